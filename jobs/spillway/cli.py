@@ -122,6 +122,14 @@ def common(
             help="A setting, e.g. `--set state.slots=4`. May be repeated.",
         ),
     ] = None,
+    query: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Which of the settings file's [queries.NAME], or another query. It is the setting "
+            "`query`.",
+        ),
+    ] = None,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     verbose: Annotated[
         bool,
@@ -141,7 +149,7 @@ def common(
         raise typer.BadParameter("--verbose goes with --version")
     if ctx.invoked_subcommand is None:
         ctx.fail("Missing command.")
-    given.before_the_command(config, set_ or ())
+    given.before_the_command(config, set_ or (), query)
 
 
 @cache

@@ -31,12 +31,13 @@ from spillway.protocol.state import (
     begin_of,
     changed_topics,
     check_query,
+    genesis_of,
     read_from,
 )
 from spillway.tables import NothingYet, SessionEvent, Warehouse
 from spillway_schemas.commands import LossCommand
 from spillway_schemas.exits import FAILED
-from spillway_schemas.journal import Sealed
+from spillway_schemas.journal import Genesis, Sealed
 from spillway_schemas.losses import AcceptedLoss
 from spillway_schemas.secret import Options
 
@@ -80,10 +81,11 @@ def accept_loss(
     state = warehouse.journal.state()
     if state is None:
         raise NothingYet(warehouse.place.path())
-    check_query(state, fingerprint)
     is_open = session == state.session.date
     if not is_open and (problem := not_sealed(state, session, ())):
         raise LossRefused(f"{problem}. Losses are those of the open session or of sealed ones")
+    genesis = state.genesis if is_open else genesis_of(state, state.sealed[session])
+    check_query(genesis, fingerprint)
     outcome = warehouse.sessions.history().outcomes().get(session)
     if outcome is not None and outcome.complete:
         raise LossRefused(f"{session} is proved complete: it needs its input no more")
@@ -97,8 +99,8 @@ def accept_loss(
             )
         if is_open:
             return _of_the_open_session(view, warehouse, state, reason, by, clock())
-        losses = _losses(view, warehouse, state, state.sealed[session])
-    before = warehouse.accepted_loss(state.genesis, state.sealed[session])
+        losses = _losses(view, warehouse, genesis, state.sealed[session])
+    before = warehouse.accepted_loss(genesis, state.sealed[session])
     if not losses and (before is None or warehouse.sessions.accepted_loss(session) is None):
         raise LossRefused(
             f"Kafka holds all of the input of {session}: nothing is lost"
@@ -168,15 +170,15 @@ def _ends_early(view: KafkaCluster, state: JournalState) -> str:
 
 
 def _losses(
-    view: KafkaCluster, warehouse: Warehouse, state: JournalState, sealed: Sealed
+    view: KafkaCluster, warehouse: Warehouse, genesis: Genesis, sealed: Sealed
 ) -> list[InputLoss]:
     """What Kafka does not hold of what the session's cleanup and its proof read."""
     since = sealed.base if sealed.carried is None else max(sealed.carried.since, -1)
     # With the epoch at which the first of them begins.
     entries = warehouse.journal.read_after(min(since, sealed.base) - 1)
-    start = padded(carried_from(state.genesis, sealed, entries), sealed.end)
+    start = padded(carried_from(genesis, sealed, entries), sealed.end)
     end = sealed.end
-    if (again := deferred_rows(state.genesis, sealed, entries)) is not None:
+    if (again := deferred_rows(genesis, sealed, entries)) is not None:
         start = least(padded(start, again.read_to), again.read_from)
         end = greater(end, again.read_to)
-    return input_losses(view, state.topics, start, end)
+    return input_losses(view, genesis.topics, start, end)

@@ -17,13 +17,12 @@ from spillway import calendar
 from spillway.clock import Clock, rfc3339
 from spillway.kafka.client import cluster
 from spillway.protocol.seal import already, not_sealable, not_withdrawable, pending_after
-from spillway.protocol.state import JournalState, check_query
+from spillway.protocol.state import JournalState
 from spillway.report.words import span_text
 from spillway.tables import NothingYet, Warehouse, opened
 from spillway_schemas.commands import SealCommand, WithdrawCommand
 from spillway_schemas.exits import FAILED, USAGE
 from spillway_schemas.journal import Offsets, SealRequest
-from spillway_schemas.query import Query
 from spillway_schemas.settings import Settings
 
 
@@ -41,7 +40,6 @@ class SealRefused(Exception):
 
 def request_seal(
     settings: Settings,
-    query: Query,
     session: str,
     at: str,
     reason: str,
@@ -52,9 +50,8 @@ def request_seal(
     """Write the seal's command; what to tell the person who asked.
 
     Raises `SealRefused` for a session that is not open and for a time that is still ahead,
-    `TimeError` for an `at` that is no time, `AnotherQuery` for another query's warehouse,
-    `CalendarError` for a date without a close, `NoWarehouse`, `NothingYet` for an empty journal,
-    `KafkaUnavailable` and `TopicProblem`.
+    `TimeError` for an `at` that is no time, `CalendarError` for a date without a close,
+    `NoWarehouse`, `NothingYet` for an empty journal, `KafkaUnavailable` and `TopicProblem`.
     """
     warehouse, state = _opened(settings)
     if done := already(state, _pending(warehouse, state, settings), session):
@@ -64,9 +61,9 @@ def request_seal(
         raise SealRefused(f"{session} cannot be sealed: {problem}")
     now_ms = clock()
     at_ms = _moment(settings, session, at, now_ms)
-    check_query(state, query.fingerprint)  # its topics are where the session ends
     # Where the stream has read to when it obeys: no session ends before that.
-    offsets = state.end if at == "read" else _end(settings, sorted(query.topics), at_ms)
+    topics = sorted(topic.name for topic in state.topics)
+    offsets = state.end if at == "read" else _end(settings, topics, at_ms)
     rule = at if at_ms is None else f"{at} {rfc3339(at_ms)}"
     warehouse.commands.append(
         SealCommand(

@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spillway_airflow.sections import SPILLWAY, setting
+from spillway_airflow.sections import SPILLWAY, named_query, setting
 
 END_S = 20.0
 """How long a command may take to end after it was told to."""
@@ -58,11 +58,16 @@ def without(command: str, text: str) -> str:
 
 
 def program(config: str | None = None, section: str = SPILLWAY) -> list[str]:
-    """How the command line is called: the program, and its settings file."""
+    """How the command line is called: the program, its settings file, and which of its queries."""
     beside = Path(sys.executable).with_name("spillway")
     command = setting("command", section) or (str(beside) if beside.exists() else "spillway")
     config = config or setting("config", section)
-    return [command, *(["--config", config] if config else [])]
+    query = named_query(section)
+    return [
+        command,
+        *(["--config", config] if config else []),
+        *(["--query", query.name] if query else []),
+    ]
 
 
 _LIBC = ctypes.CDLL(None, use_errno=True)

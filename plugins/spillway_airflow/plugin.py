@@ -6,7 +6,7 @@ from airflow.plugins_manager import AirflowPlugin
 
 from spillway_airflow.links import LINKS
 from spillway_airflow.page import Page
-from spillway_airflow.sections import sections
+from spillway_airflow.sections import page_name, sections
 from spillway_airflow.timetables import (
     MarketCloseTimetable,
     MarketHoursTimetable,
@@ -30,7 +30,7 @@ class SpillwayPlugin(AirflowPlugin):
     ]
     external_views = [  # noqa: RUF012
         {
-            "name": name.replace("_", " ").capitalize(),
+            "name": page_name(name),
             "href": f"{name}/",
             "destination": "nav",
             "url_route": name,

@@ -399,8 +399,17 @@ class EventTime(Record):
     """Rows that are older than the watermark by more have all expired; None: some never do."""
 
 
+class QueryText(Record):
+    """A query's file as it was written: what cleanup and `verify` of its sessions run by, whatever
+    the settings name by then."""
+
+    path: str
+    """Where the file was."""
+    text: str
+
+
 class Genesis(Record):
-    """Entry 0: what this warehouse is."""
+    """Entry 0: what this warehouse is; and what a claim says that it is from then on."""
 
     kind: Literal["genesis"] = "genesis"
     n: int = 0
@@ -408,7 +417,12 @@ class Genesis(Record):
     cluster_id: str
     topics: list[Topic]
     query: str
-    """Fingerprint of the query; a `stream` with another query is refused."""
+    """Fingerprint of the query; a `stream` with another one is refused in mid-session."""
+    text: QueryText | None = None
+    """None in entries from before this was kept, until a claim says it."""
+    after: int = -1
+    """The last epoch before it: of a changed query, that which sealed the session before, or a
+    later one without rows."""
     session: str
     start: Offsets
     start_rule: str
@@ -449,6 +463,11 @@ class Claim(Record):
     """`results.max_per_session` of the driver; 0: no limit."""
     topics: list[Topic] = []
     """Present when topics have changed (more partitions) since the last entry."""
+    text: QueryText | None = None
+    """Present when the journal did not have it."""
+    begins: Genesis | None = None
+    """Present when the query has changed: the open session, of which no row has been read, and
+    those after it go by this one. Topics that were read before begin where the session begins."""
     written_at: str
 
 

@@ -98,9 +98,9 @@ from spillway_schemas.expressions import (
 )
 from spillway_schemas.formats import AVRO, JSON, PROTOBUF, SHIPPED_FORMATS, SchemaFile, ValueFormat
 from spillway_schemas.join_tree import JoinTree, KeySource, Leaf, NamedKey, leaf_of, tree_of
-from spillway_schemas.journal import EventTime
+from spillway_schemas.journal import EventTime, QueryText
 from spillway_schemas.messages import NAME, SHIPPED, FieldRule, fields_of, rule
-from spillway_schemas.tomlfile import Key, TomlError, TomlFile, read_toml
+from spillway_schemas.tomlfile import Key, TomlError, TomlFile, parse_toml, read_toml
 from spillway_schemas.topic_name import topic_name
 from spillway_schemas.windows import AHEAD_US, Span, band_us, slice_us
 
@@ -339,6 +339,12 @@ class Query(QueryPart):
         return self._name
 
     @property
+    def text(self) -> QueryText:
+        """The file as it was written, for the journal."""
+        assert self._file is not None, "made by query_of"
+        return QueryText(path=str(self._file.path), text=self._file.text)
+
+    @property
     def joins(self) -> dict[str, Join]:
         """The joins by name, in the file's order; a single one is called `join`."""
         return {SINGLE: self.join} if isinstance(self.join, Join) else self.join
@@ -541,6 +547,16 @@ def load_query(name: str) -> Query:
             )
     try:
         file = read_toml(path)
+    except TomlError as error:
+        raise QueryError(str(error)) from None
+    return query_of(file)
+
+
+def query_from(kept: QueryText) -> Query:
+    """The query of a text that was kept. Raises QueryError for one that this version does not
+    take."""
+    try:
+        file = parse_toml(kept.text, Path(kept.path))
     except TomlError as error:
         raise QueryError(str(error)) from None
     return query_of(file)

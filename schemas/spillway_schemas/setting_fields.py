@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -21,6 +21,7 @@ from pydantic import (
     ByteSize,
     ConfigDict,
     Field,
+    PrivateAttr,
     SecretStr,
 )
 from pydantic_settings import (
@@ -1078,10 +1079,23 @@ class Settings(BaseSettings):
         frozen=True, extra="forbid", env_prefix=ENV_PREFIX, env_nested_delimiter=ENV_DELIMITER
     )
 
+    _name: str = PrivateAttr(default="")
+
+    @property
+    def name(self) -> str:
+        """Which of the settings file's queries these are for; empty: of its only one."""
+        return self._name
+
+    @property
+    def shown_name(self) -> str:
+        """The query's name for people: that, or its file's."""
+        return self._name or PurePath(self.query).stem
+
     query: str = Field(
         default="symbol",
         min_length=1,
-        description="The query: the name of a shipped one, or the path of a TOML file.",
+        description="The query: the name of a shipped one, or the path of a TOML file. Or the name "
+        "of a `[queries.NAME]` table of the settings file: `spillway --query NAME`.",
         json_schema_extra=_about(
             "name or path", "The papers' query: three streams joined on their symbol."
         ),

@@ -6,6 +6,11 @@ such as `kafka.options` are merged key by key; everything else is replaced. A ke
 exist is refused in all of them, since a setting with a typing error is otherwise a setting
 that silently does nothing.
 
+A settings file may hold several queries, a table `[queries.NAME]` for each: it names the query's
+file, and says otherwise what is different for this one. A `query` that is such a name chooses it.
+What is said of one query goes before the file and the environment, which are for all; flags go
+before it. Each has its own warehouse and state, below those of all (`OF_EACH`).
+
 Paths are absolute once loaded: relative ones belong to the folder of the settings file when
 they come from it or are defaults, to the working directory when they come from the
 environment or a flag. Workers may run in another directory.
@@ -18,6 +23,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +61,7 @@ from spillway_schemas.stores import is_uri
 from spillway_schemas.tomlfile import TomlError, TomlFile, read_toml
 
 __all__ = [
+    "QUERIES",
     "RESERVED_KAFKA_OPTIONS",
     "KafkaSettings",
     "MetricsSettings",
@@ -74,6 +81,7 @@ __all__ = [
     "WarehouseSettings",
     "catalogue",
     "load_settings",
+    "named_queries",
     "values",
 ]
 
@@ -101,6 +109,13 @@ PATHS = ("kafka.data_dir", "warehouse.root", "state.root")
 """Settings that name a folder and become absolute."""
 TABLES = ("kafka.options", "registry.options", "warehouse.options")
 """Settings that are tables of names, whose values may be secrets."""
+
+
+QUERIES = "queries"
+"""The table of the settings file with the named queries, and the folder of their tables."""
+OF_EACH = ("warehouse.root", "state.root")
+"""Settings of which a named query has its own folder, `queries/NAME`, unless it says another."""
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
 @dataclass(frozen=True)
@@ -163,25 +178,87 @@ def load_settings(
             problems.append(f"--set {name}: {_unknown(name, known)}")
     merged: dict[str, Any] = {}
     origins = {name: SettingOrigin("default") for name in known}
+    named = _named(file)
+    of_all = {} if file is None else {k: v for k, v in file.data.items() if k != QUERIES}
     layers: list[tuple[dict[str, Any], str]] = []
     if file is not None:
-        layers.append((_normal(file.data), "file"))
+        layers.append((_normal(of_all), "file"))
     layers.append((_normal(from_env), "environment"))
+    given = [flags.get("query"), from_env.get("query"), of_all.get("query")]
+    chosen = next((str(each) for each in given if each is not None), None)
+    if named and chosen is None:
+        raise SettingsError(
+            f"{file.path if file else ''}: there are several queries: name one, "
+            f"--query {' or '.join(named)}"
+        )
+    if named and chosen is not None and chosen not in named and not _is_query(chosen):
+        raise SettingsError(f"there is no query {chosen!r}; there are: {', '.join(named)}")
+    if chosen in named:
+        flags.pop("query", None)  # it says which, and has been heard
+        layers.append((_normal(named[chosen]), "query"))
     layers.append((_nested({n: v for n, v in flags.items() if n in known}), "flag"))
     for layer, source in layers:
         _merge(merged, layer)
         for name in known:
             if _holds(layer, name):
-                origins[name] = _origin(source, name, file, env_names)
+                origins[name] = _origin(source, name, file, env_names, chosen)
     try:
         settings = Settings(**merged)
     except ValidationError as error:
-        problems += _explain(error, known, origins, file)
+        problems += _explain(error, known, origins, file, named.get(chosen or "", {}), chosen)
         settings = _DEFAULTS
     if problems:
         raise SettingsError("\n".join(dict.fromkeys(problems)))
     ordered = {name: origins[name] for name, _ in _fields()}
-    return _absolute(settings, ordered, file), ordered
+    found = _absolute(settings, ordered, file)
+    return (_with_own_places(found, chosen, named[chosen]) if chosen in named else found), ordered
+
+
+def named_queries(path: Path | None = None) -> list[str]:
+    """The names of the settings file's queries, in its order. `path`: as for `load_settings`.
+
+    Raises SettingsError for a file that cannot be read, and for a name that none can have.
+    """
+    return list(_named(_read_file(path)))
+
+
+def _named(file: TomlFile | None) -> dict[str, dict[str, Any]]:
+    """What the file says of each named query. Raises SettingsError."""
+    if file is None or QUERIES not in file.data:
+        return {}
+    found = file.data[QUERIES]
+    if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
+        raise SettingsError(f"{file.where((QUERIES,))}: write a table for each: [queries.NAME]")
+    for name, said in found.items():
+        where = file.where((QUERIES, name))
+        if not _NAME.fullmatch(name):
+            raise SettingsError(
+                f"{where}: {name!r} is no name of a query: use up to 40 lower-case letters, digits "
+                "and _, a letter first"
+            )
+        if "query" not in said:
+            raise SettingsError(f'{where}: say which query it is: query = "{name}.toml"')
+    return found
+
+
+def _is_query(name: str) -> bool:
+    """Whether a name is that of a file, or of a shipped query."""
+    shipped = Path(__file__).parent / QUERIES / f"{name}.toml"
+    return name.endswith(".toml") or "/" in name or shipped.exists()
+
+
+def _with_own_places(settings: Settings, name: str, said: Mapping[str, Any]) -> Settings:
+    """The settings of a named query, with folders of its own."""
+    update: dict[str, object] = {}
+    for each in OF_EACH:
+        if _holds(said, each):
+            continue
+        section, _, inner = each.partition(".")
+        own = f"{str(_value(settings, each)).rstrip('/')}/{QUERIES}/{name}"
+        update[section] = getattr(settings, section).model_copy(update={inner: own})
+    found = settings.model_copy(update=update)
+    found._name = name
+    return found
 
 
 # ----------------------------------------------------------------------------------- sources
@@ -261,11 +338,16 @@ class _FromEnvironment(EnvSettingsSource):
 
 
 def _origin(
-    source: str, name: str, file: TomlFile | None, env_names: dict[str, str]
+    source: str,
+    name: str,
+    file: TomlFile | None,
+    env_names: dict[str, str],
+    query: str | None,
 ) -> SettingOrigin:
-    if source == "file":
+    if source in ("file", "query"):
         assert file is not None
-        return SettingOrigin("file", file.where(tuple(name.split("."))))
+        within = (QUERIES, str(query)) if source == "query" else ()
+        return SettingOrigin("file", file.where((*within, *name.split("."))))
     if source == "environment":
         return SettingOrigin("environment", env_names.get(name, ENV_PREFIX))
     return SettingOrigin("flag", f"--set {name}")
@@ -379,8 +461,11 @@ def _explain(
     known: set[str],
     origins: Mapping[str, SettingOrigin],
     file: TomlFile | None,
+    said: Mapping[str, Any],
+    query: str | None,
 ) -> list[str]:
-    """One line for each problem: where it is, what it is, what is allowed."""
+    """One line for each problem: where it is, what it is, what is allowed. `said`: of the chosen
+    query."""
     lines = []
     for item in error.errors(include_url=False):
         location = tuple(str(part) for part in item["loc"])
@@ -391,7 +476,8 @@ def _explain(
         origin = origins.get(name)
         where = str(origin) if origin and origin.source != "default" else ""
         if not where and file is not None:
-            where = file.where(location)
+            within = (QUERIES, str(query)) if _holds(said, dotted) else ()
+            where = file.where((*within, *location))
         if item["type"] == "extra_forbidden":
             lines.append(f"{where}: {_unknown(dotted, known)}")
             continue

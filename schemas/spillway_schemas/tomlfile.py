@@ -33,11 +33,13 @@ class TomlError(ValueError):
 
 @dataclass(frozen=True)
 class TomlFile:
-    """A parsed file: `data` as `tomllib` gives it, `lines` for the keys found by the scan."""
+    """A parsed file: `data` as `tomllib` gives it, `lines` for the keys found by the scan, `text`
+    as it was written."""
 
     path: Path
     data: dict[str, Any]
     lines: dict[Key, int] = field(default_factory=dict)
+    text: str = ""
 
     def line(self, key: Key) -> int | None:
         """Line (from 1) of `key`, or of the nearest table or key around it; None: not found."""
@@ -73,7 +75,7 @@ def parse_toml(text: str, path: Path) -> TomlFile:
         found = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
         where = f"{path}:{found.group(1)}" if found else str(path)
         raise TomlError(f"{where}: not valid TOML: {_in_words(str(error))}") from None
-    return TomlFile(path, data, _scan(text))
+    return TomlFile(path, data, _scan(text), text)
 
 
 _QUOTED = 'text is written in quotes, e.g. root = "var/x", size = "512MiB"'

@@ -180,6 +180,22 @@ def test_the_bar_is_live_in_every_view(window: Page, url: str) -> None:
     assert asked.count("overview") >= 2
 
 
+def test_one_of_several_queries_can_be_chosen(
+    window: Page, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look(window, url, "open-2")
+    expect(window.get_by_role("combobox", name="Query")).to_have_count(0)
+    several = ["spillway", "spillway_trades"]
+    monkeypatch.setattr("spillway_airflow.page.app.sections", lambda: several)
+    window.reload()
+    choice = window.get_by_role("combobox", name="Query")
+    expect(choice).to_have_value("spillway")
+    assert choice.locator("option").all_inner_texts() == ["Spillway", "Spillway trades"]
+    assert window.evaluate(CUT_OFF) == []
+    choice.select_option("spillway_trades")
+    window.wait_for_url("**/plugin/spillway_trades/spillway_trades/")
+
+
 def test_a_loss_is_shown_and_can_be_accepted(
     window: Page, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

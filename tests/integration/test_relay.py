@@ -53,7 +53,7 @@ class Scene:
     def relay(self, **given: Any) -> None:
         telling = given.pop("telling", Telling())
         given = {"once": True, "from_now": False, "stop": threading.Event()} | given
-        relay(self.follower(), self.outlet, "w", telling=telling, **given)
+        relay(self.follower(), self.outlet, "w", telling=telling, fits=lambda: None, **given)
 
     def read(self, wanted: int | None = None) -> list[dict[str, Any]]:
         """The committed rows of the topic that are the relay's."""
@@ -245,6 +245,7 @@ def test_what_is_not_gone_on_with(
             from_now=False,
             stop=threading.Event(),
             telling=Telling(),
+            fits=lambda: None,
         )
     cluster.delete_topics([scene.topic])
     cluster.create_topics({scene.topic: 3})

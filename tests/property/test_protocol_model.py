@@ -51,6 +51,7 @@ def exact(
             open_together=outcome.open_together,
             noticed=bool(outcome.noticed),
             withdrawn=outcome.withdrawn,
+            changed=outcome.changed,
             lost=outcome.lost,
         )
     return seen
@@ -67,6 +68,7 @@ def busy(first: int, count: int, trees: Sequence[Tree] = ONE) -> None:
     assert trees is not ONE or seen["deferred"] > 0.25 * count
     assert seen["open_together"] > count
     assert seen["withdrawn"] > (0.05 if trees is ONE else 0.03) * count
+    assert seen["changed"] > 0.1 * count
     assert seen["moved"] > count
     assert seen["reshaped"] > count
     assert 0.02 * count < seen["noticed"] < 0.3 * count

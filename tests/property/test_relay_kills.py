@@ -110,6 +110,7 @@ def relay_once(follower: Follower, connection: Connection) -> None:
         from_now=False,
         stop=threading.Event(),
         telling=Telling(),
+        fits=lambda: None,
     )
 
 

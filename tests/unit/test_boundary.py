@@ -24,7 +24,7 @@ from spillway_schemas.journal import Epoch, Offsets, Topic
 from spillway_schemas.query import load_query
 from spillway_schemas.settings import Settings, load_settings
 from tests.commands import outcome_of
-from tests.protocol_entries import claim, ends, epoch, genesis, seal, withdrawing
+from tests.protocol_entries import claim, ends, epoch, genesis, seal, sealed, withdrawing
 
 GRACE_S = 300
 DAY, EARLY, AFTER, SUNDAY = "2023-06-30", "2023-07-03", "2023-07-05", "2023-07-02"
@@ -281,6 +281,49 @@ def test_a_withdrawal_of_the_calendar_s_seal_is_told_to_end_by_hand(tmp_path: Pa
         stream._epoch(ends(1, 1, 1))
     assert len(troubles) == 1
     assert f"{EARLY} had its calendar's seal withdrawn: end it with" in troubles[0]
+
+
+def test_a_stream_until_a_seal_leaves_the_next_session_s_rows(tmp_path: Path, kafka: Kafka) -> None:
+    """What a batch has beyond the seal is not read; should the seal be withdrawn, it is then."""
+    kafka.away = False
+    stream, driver = streaming(tmp_path, "2023-07-03T12:00:00-04:00", [])
+    stream.wanted = Wanted(until_sealed=EARLY)
+    stream._epoch(ends(3, 3, 3))
+    assert (driver.offered.pop()[0], stream.supervised.left_rows) == (ends(3, 3, 3), False)
+    mine = DueClose(EARLY, LATE).seal(ends(7, 7, 7)).model_copy(update={"id": "mine"})
+    stream.warehouse.commands.append(mine)
+    stream._epoch(ends(9, 5, 9))
+    assert (driver.offered.pop()[0], stream.supervised.left_rows) == (ends(7, 5, 7), True)
+    # Whoever streams on reads all of it, and so does who waits for another session.
+    stream.supervised.left_rows = False
+    for wanted in (Wanted(), Wanted(until_sealed=AFTER)):
+        stream.wanted = wanted
+        stream._epoch(ends(9, 5, 9))
+        assert (driver.offered.pop()[0], stream.supervised.left_rows) == (ends(9, 5, 9), False)
+
+
+def test_a_session_that_was_just_sealed_is_the_last_one(tmp_path: Path, kafka: Kafka) -> None:
+    """The next one has closed, too: its seal waits for whoever streams it."""
+    kafka.away = False
+    stream, driver = streaming(tmp_path, "2023-07-07T15:00:00-04:00", [])
+    end = ends(1, 1, 1)
+    driver.state = open_state(
+        EARLY,
+        epoch(
+            2,
+            0,
+            end,
+            session=AFTER,
+            seal=seal(end, session=EARLY, next_session=AFTER),
+            sealed=sealed(end, 0).model_copy(update={"session": EARLY}),
+        ),
+    )
+    stream.wanted = Wanted(until_sealed=EARLY)
+    stream._idle_epoch()
+    assert driver.offered == []
+    stream.wanted = Wanted()
+    stream._idle_epoch()
+    assert [ids for _, ids, _ in driver.offered] == [[f"calendar/{AFTER}"]]
 
 
 def test_kafka_is_not_asked_before_the_close(tmp_path: Path, kafka: Kafka) -> None:

@@ -11,7 +11,9 @@ import pytest
 
 from spillway.cli import main
 from spillway.doctor import check_all
+from spillway.stream.service import Stream
 from spillway.versions import formats
+from spillway_schemas.query import Query, load_query
 from spillway_schemas.settings import load_settings
 from tests.report_journal import DAY, fill_journal, make_day, open_warehouse
 
@@ -90,14 +92,38 @@ def test_another_query_is_refused_before_anything_is_started(
     fill_journal(open_warehouse(str(tmp_path / "w")), make_day(3, query="another").entries)
     assert code(*settings, "stream", "--until-sealed", DAY) == 2
     said = capsys.readouterr()
-    assert "holds another query's state and results" in said.err
+    assert f"the query has changed in mid-session: {DAY} has begun" in said.err
+    assert f"spillway stream --until-sealed {DAY} --as-begun" in said.err
     assert said.out == "", "nothing was checked and no Spark was started"
     checks = {
         each.name: each
         for each in check_all(load_settings(None, dict([settings[1].split("=", 1)]))[0])
     }
     assert checks["tables"].status == "fail"
-    assert "holds another query's state and results" in checks["tables"].what
+    assert "the query has changed in mid-session" in checks["tables"].what
+
+
+def test_a_session_is_ended_by_the_query_that_it_began_by(
+    tmp_path: Path, settings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the settings name by then, and even when that cannot be read."""
+    own = load_query("symbol_minute")
+    made = make_day(3, query=own.fingerprint)
+    made.entries[0] = made.entries[0].model_copy(update={"text": own.text})
+    fill_journal(open_warehouse(str(tmp_path / "w")), made.entries)
+    given: list[Query] = []
+
+    class Caught(Stream):
+        def is_done(self) -> bool:
+            given.append(self.query)
+            return self.query.fingerprint == own.fingerprint or super().is_done()
+
+    monkeypatch.setattr("spillway.stream.service.Stream", Caught)
+    for query in ("symbol", str(tmp_path / "none.toml")):
+        words = [*settings, "--set", f"query={query}", "stream", "--until-sealed", DAY]
+        assert code(*words, "--as-begun") == 0
+        assert code(*words) == 2
+    assert [each.fingerprint for each in given[::2]] == [own.fingerprint] * 2
 
 
 def test_a_day_is_not_sealed_before_its_grace_is_over(

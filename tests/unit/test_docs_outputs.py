@@ -60,6 +60,7 @@ from spillway.metrics import server
 from spillway.produce import run as producing
 from spillway.produce.summary import ProducedTally, Summary
 from spillway.protocol.driver import _taken_over
+from spillway.protocol.queries import QueryChanged, goes_on_by_another
 from spillway.relay.kept import RelayPosition
 from spillway.relay.lines import begin_line, step_line
 from spillway.relay.run import Relayed
@@ -75,8 +76,10 @@ from spillway_schemas.corrections import Revision
 from spillway_schemas.filenames import data_name
 from spillway_schemas.journal import Claim
 from spillway_schemas.losses import AcceptedLoss, LostRange
+from spillway_schemas.query import SHIPPED_QUERIES, query_of
 from spillway_schemas.scenario import load_scenario
 from spillway_schemas.settings import load_settings
+from spillway_schemas.tomlfile import parse_toml
 from tests.doc_blocks import ROOT, SHELL, Block, blocks
 from tests.page_warehouse import page_day, write_page_warehouse, write_statistics
 from tests.report_journal import (
@@ -279,6 +282,24 @@ def stream(stage: Stage) -> None:
     spilling = next(each for each in made.entries if getattr(each, "cuts", None))
     for _ in range(2):
         print(epoch_line(spilling))
+
+
+@makes("changed-query")
+def changed_query(_: Stage) -> None:
+    own = (SHIPPED_QUERIES / "symbol.toml").read_text()
+    fields = 'fields = { symbol = "string", ts = "timestamp", %s, currency = "string?" }'
+    old, new = (
+        query_of(parse_toml(own.replace('schema = "stock"', text), Path("symbol.toml")))
+        for text in (
+            fields % 'price = "double"',
+            fields % 'price = "decimal(18,4)"' + '\nfilter = "price > 0"',
+        )
+    )
+    made = make_day(3, query=old.fingerprint)
+    made.entries[0] = made.entries[0].model_copy(update={"text": old.text})
+    with pytest.raises(QueryChanged) as refused:
+        goes_on_by_another(model_of(made.entries).state, new)
+    print(refused.value)
 
 
 @makes("stream-again")

@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -14,7 +15,8 @@ import pytest
 from spillway.decode import tree_spec
 from spillway.engine.groups import GroupMap
 from spillway.engine.join.results import result_schema
-from spillway.protocol.state import AnotherQuery, JournalState, fold
+from spillway.protocol.queries import QueryChanged
+from spillway.protocol.state import JournalState, fold
 from spillway.stream.genesis import (
     StartRefused,
     carrying,
@@ -27,7 +29,7 @@ from spillway.stream.genesis import (
 from spillway.tables import Warehouse, WrongTable
 from spillway_schemas.hash_space import join_of
 from spillway_schemas.journal import Genesis, Offsets, Topic
-from spillway_schemas.query import SHIPPED_QUERIES, load_query
+from spillway_schemas.query import SHIPPED_QUERIES, Query, load_query
 from spillway_schemas.settings import Settings, load_settings
 from tests.carrying import Carrying
 from tests.protocol_entries import DAY, NEXT, TOPICS, claim, ends, epoch, genesis
@@ -76,12 +78,17 @@ def state() -> JournalState:
     return found
 
 
+def by(fingerprint: str) -> Query:
+    """A query of which no more is asked than this."""
+    return cast("Query", SimpleNamespace(fingerprint=fingerprint, topics=("a", "b")))
+
+
 def checked(kafka: Kafka, query: str = "q") -> list[Topic]:
-    return check_same(state(), query, kafka, ["b", "a", "b"])  # type: ignore[arg-type]
+    return check_same(state(), by(query), kafka, ["b", "a", "b"])  # type: ignore[arg-type]
 
 
 def refused(kafka: Kafka, query: str = "q") -> str:
-    with pytest.raises((StartRefused, AnotherQuery)) as error:
+    with pytest.raises((StartRefused, QueryChanged)) as error:
         checked(kafka, query)
     return str(error.value)
 
@@ -112,13 +119,26 @@ def test_rows_that_were_never_read_must_be_there(
 
 def test_what_is_accepted_as_lost_need_not_be_there() -> None:
     kafka = Kafka(first=ends(7, 0, 8))
-    same = partial(check_same, fingerprint="q", cluster=kafka, topics=["a", "b"])
+    same = partial(check_same, query=by("q"), cluster=kafka, topics=["a", "b"])
     with pytest.raises(StartRefused, match="b/0 from offset 6"):
         same(state(), lost_to=ends(7, 0, 0))
     with pytest.raises(StartRefused, match=r"a/0 from offset 6,.* is 7\. 1 offsets are gone"):
         same(state(), lost_to=ends(6, 0, 8))  # more went since
     assert same(state(), lost_to=ends(7, 0, 8)) == list(TOPICS)
     assert same(replace(state(), lost_to=ends(7, 0, 8))) == list(TOPICS)
+
+
+def test_a_changed_query_needs_what_is_left_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that the query before did not read begins where the changed one says."""
+    monkeypatch.setattr("spillway.stream.genesis.goes_on_by_another", lambda *_: True)
+    kafka = Kafka(topics_now=TOPICS, first={"a": [7, 0], "b": [8]})
+    end = {topic: at for topic, at in state().end.items() if topic == "a"}
+    before = replace(state(), end=end, topics=(TOPICS[0],))
+    same = partial(check_same, before, by("new"), kafka, ["a", "b"])
+    with pytest.raises(StartRefused, match=r"a/0 from offset 4,.* is 7\. 3 offsets are gone"):
+        same()
+    # Given by the query before, of a topic that is not read any more, too.
+    assert same({"a": [7, 0], "z": [99]}) == list(TOPICS)
 
 
 def test_a_partition_that_the_journal_does_not_know_begins_at_0() -> None:
@@ -133,9 +153,11 @@ def test_a_partition_that_the_journal_does_not_know_begins_at_0() -> None:
 
 def test_another_query_is_refused() -> None:
     assert refused(Kafka(), "0123456789abcdef") == (
-        "this warehouse holds another query's state and results (fingerprint q, now "
-        "0123456789ab). Name the query file that its stream was started with, or a new "
-        "warehouse.root for the new query"
+        "the query has changed in mid-session: 2026-01-05 has begun by the query as it was: 15 "
+        "rows of it are read.\n  fingerprint: q -> 0123456789abcdef\nNothing was written. Either "
+        "go back to the query as it was, or end the session by it, and the next one takes the "
+        "changed query up:\n  spillway seal --session 2026-01-05\n  spillway stream --until-sealed "
+        "2026-01-05 --as-begun"
     )
 
 
@@ -149,12 +171,10 @@ def test_what_a_stream_would_find(tmp_path: Path, before: str | None) -> None:
         return
     of_query.journal.append(genesis(query=before, written_at="2026-01-05T14:00:00Z"))
     if before != QUERY.fingerprint:
-        with pytest.raises(AnotherQuery) as error:
+        with pytest.raises(QueryChanged) as error:
             state_of_query(of_query, QUERY)
-        assert (
-            f"(fingerprint 0123456789ab, now {QUERY.fingerprint.removeprefix('sha256:')[:12]})"
-            in str(error.value)
-        )
+        assert "another query's: none of its topics is one of the query's" in str(error.value)
+        assert f"fingerprint: 0123456789abcdef -> {QUERY.fingerprint}" in str(error.value)
         return
     found = state_of_query(of_query, QUERY)
     assert found is not None
@@ -361,10 +381,10 @@ def test_what_is_to_be_carried_must_be_there() -> None:
     day = Carrying()
     day.seals()
     kafka = Kafka(first=ends(12, 12, 12))
-    check_same(day.state, "q", kafka, ["a", "b"])  # type: ignore[arg-type]
+    check_same(day.state, by("q"), kafka, ["a", "b"])  # type: ignore[arg-type]
     kafka.first = ends(12, 13, 12)
     with pytest.raises(StartRefused, match=f"holds a/1 from offset 12: .*had not .* when {NEXT}"):
-        check_same(day.state, "q", kafka, ["a", "b"])  # type: ignore[arg-type]
-    check_same(day.state, "q", kafka, ["a", "b"], kafka.first)  # type: ignore[arg-type]
+        check_same(day.state, by("q"), kafka, ["a", "b"])  # type: ignore[arg-type]
+    check_same(day.state, by("q"), kafka, ["a", "b"], kafka.first)  # type: ignore[arg-type]
     day.epoch(ends(24, 24, 24), session=NEXT)
-    check_same(day.state, "q", kafka, ["a", "b"])  # type: ignore[arg-type]
+    check_same(day.state, by("q"), kafka, ["a", "b"])  # type: ignore[arg-type]

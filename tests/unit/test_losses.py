@@ -17,12 +17,12 @@ from spillway.engine.spill.spillfile import spill_schema
 from spillway.losses import LossAnswer, LossRefused, accept_loss
 from spillway.protocol.entry import entry_of
 from spillway.protocol.plan import plan_epoch
-from spillway.protocol.state import AnotherQuery, JournalState, fold
+from spillway.protocol.state import AnotherQuery, JournalState, fold, genesis_of, with_journal
 from spillway.tables import NothingYet, SessionEvent, Warehouse
 from spillway.tables.retention import proved
 from spillway.verify.proof import InputGone, VerifyReport, verify
 from spillway_schemas.commands import Command, LossCommand
-from spillway_schemas.journal import Topic
+from spillway_schemas.journal import Claim, Topic
 from spillway_schemas.losses import AcceptedLoss, LostRange
 from tests.commands import command_of
 from tests.integration.spilled_day import (
@@ -214,6 +214,35 @@ def test_verify_ends_a_day_whose_loss_is_accepted_and_no_other(
     kafka(9)  # more is gone than was accepted
     with pytest.raises(InputGone, match="from offset 9 on"):
         proved_()
+
+
+def test_a_session_s_loss_is_accepted_by_the_query_that_it_ran_by(
+    day: SpilledDay, kafka: Callable[..., None]
+) -> None:
+    w = day.warehouse()
+    state = w.journal.state()
+    assert state is not None
+    topics = [Topic(name=name, id="x", partitions=1) for name in ("t", "u")]
+    update = {"query": "new", "topics": topics, "start": {"t": [0], "u": [3]}}
+    begins = with_journal(state, state.genesis.model_copy(update=update))
+    n, term = state.n + 1, state.term + 1
+    w.journal.append(Claim(n=n, term=term, driver="d", written_at=AT, begins=begins))
+    kafka(7, newest=ROWS + 9)
+    with pytest.raises(AnotherQuery):
+        accept(w, DAY, "new")
+    assert [str(each) for each in accept(w, DAY).ranges] == ["t/0 from offset 0 to 7"]
+    kafka(ROWS + 5, newest=ROWS + 9)
+    with pytest.raises(AnotherQuery):
+        accept(w, NEXT)
+    told = accept(w, NEXT, "new")
+    assert [str(each) for each in told.ranges] == [
+        f"t/0 from offset {ROWS} to {ROWS + 5}",
+        f"u/0 from offset 3 to {ROWS + 5}",
+    ]
+    state = w.journal.state()
+    assert state is not None
+    assert w.accepted_loss(genesis_of(state, state.sealed[DAY]), state.sealed[DAY]) is not None
+    assert work_of(w, DAY, "q").loss is not None
 
 
 # --- of a session that is open

@@ -338,7 +338,7 @@ class Query:
 
     def __init__(self, told: list[str], looks: int) -> None:
         self.told, self.looks = told, looks
-        self.runs, self.busy, self.max_rows = False, False, 0
+        self.runs, self.busy, self.max_rows, self.left_rows = False, False, 0, False
         self.has_failed_epoch = self.has_refused = False
         self.failure: BaseException | None = None
         self.checkpoint = Path("checkpoints")

@@ -232,7 +232,7 @@ def test_prometheus_gets_the_sum_of_all_days() -> None:
     model = ReadModel.of("", first)
     for entry in rest:
         model.add(entry_texts(entry)[0], entry)
-    assert journal_figures(model, 2.0).outside == {"a": 5}
+    assert journal_figures(model, 2.0, "symbol").outside == {"a": 5}
 
 
 def test_nothing_is_shown_where_nothing_is_counted(tmp_path: Path) -> None:

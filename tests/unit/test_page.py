@@ -184,6 +184,22 @@ def test_who_is_logged_in_sees(client: Client, role: str) -> None:
     assert me["dags"] == {name: f"spillway_{name}" for name in door.NAMED}
 
 
+def test_each_of_several_pages_offers_those_that_the_user_may_see(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = client("viewer")
+    alone = {"section": "spillway", "name": "Spillway", "here": True}
+    assert page.get("/data/me").json()["pages"] == [alone]
+    several = ["spillway", "spillway_trades", "spillway_secret"]
+    monkeypatch.setattr("spillway_airflow.page.app.sections", lambda: several)
+    may_see = door.Rights.may_see
+    monkeypatch.setattr(
+        door.Rights, "may_see", lambda self, *a: "secret" not in self.section and may_see(self, *a)
+    )
+    trades = {"section": "spillway_trades", "name": "Spillway trades", "here": False}
+    assert page.get("/data/me").json()["pages"] == [alone, trades]
+
+
 def test_a_user_without_a_role_sees_nothing(client: Client) -> None:
     assert client("").get("/data/overview").status_code == 403
     assert client("").get("/static/main.js").status_code == 403

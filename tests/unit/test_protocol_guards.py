@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,7 @@ from spillway.protocol.driver import (
 from spillway.protocol.entry import ReportsWrong, entry_of
 from spillway.protocol.failing import JobFailed
 from spillway.protocol.plan import Plan, plan_epoch
+from spillway.protocol.queries import QueryChanged, goes_on_by_another, kept_query
 from spillway.protocol.recovery import InputChanged
 from spillway.protocol.state import (
     AnotherQuery,
@@ -48,6 +50,7 @@ from spillway_schemas.journal import (
     SlotTotals,
     Topic,
 )
+from spillway_schemas.query import load_query
 from tests.protocol_entries import (
     DAY,
     NEXT,
@@ -125,6 +128,15 @@ def driver(name: str, says: str, event: protocol.Event, *before: protocol.Event)
     return Case(name, ValueError, says, act)
 
 
+SHIPPED = load_query("symbol")
+
+
+def opened(*entries: Epoch, **more: Any) -> JournalState:
+    state = replay([genesis(**more), claim(1, 1), *entries])
+    assert state is not None
+    return state
+
+
 def again(topics: list[Topic]) -> Claim:
     return claim(3, 2, topics=topics)
 
@@ -154,7 +166,58 @@ CASES = [
         "another query",
         AnotherQuery,
         r"this warehouse holds another query's state and results \(fingerprint q, now other\)",
-        lambda: check_query(replay(BEGUN) or pytest.fail("no state"), "other"),
+        lambda: check_query(genesis(), "other"),
+    ),
+    Case(
+        "a query without a text",
+        AnotherQuery,
+        "this warehouse is from before the text of its query was kept",
+        lambda: kept_query(genesis()),
+    ),
+    Case(
+        "a text that means something else",
+        AnotherQuery,
+        "the journal's text of the query .* means something else to this version of spillway",
+        lambda: kept_query(genesis(text=SHIPPED.text)),
+    ),
+    Case(
+        "a query of other topics",
+        QueryChanged,
+        "this warehouse is another query's: none of its topics is one of the query's",
+        lambda: goes_on_by_another(opened(), SHIPPED),
+    ),
+    Case(
+        "a query that changes in mid-session",
+        QueryChanged,
+        "the query has changed in mid-session: 2026-01-05 has begun",
+        lambda: goes_on_by_another(
+            opened(ONE, topics=[Topic(name="stock", id="s", partitions=1)]), SHIPPED
+        ),
+    ),
+    journal(
+        "a change in mid-session",
+        r"entry 3 changes the query: 2026-01-05 has begun .*: 12 rows of it are read$",
+        *BEGUN,
+        ONE,
+        claim(3, 2, begins=genesis(query="r")),
+    ),
+    journal(
+        "a change from elsewhere",
+        r"entry 2 changes the query, and does not go on from there$",
+        *BEGUN,
+        claim(2, 2, begins=genesis(query="r", session=NEXT)),
+    ),
+    journal(
+        "a change of slots",
+        r"entry 2 changes the query, and the slots$",
+        *BEGUN,
+        claim(
+            2,
+            2,
+            begins=genesis(
+                query="r", parents=[1, -1], joins=["l", "u"], groups=[(Prefix(0, 0), 0)]
+            ),
+        ),
     ),
     journal("a late genesis", "the genesis is entry 1, not 0$", genesis(n=1)),
     journal("no genesis", r"the journal begins with a claim, entry 1$", claim(1, 1)),

@@ -118,8 +118,11 @@ def test_what_waits_is_told_beside_what_has_expired(settings, found):
 def test_a_query_that_is_not_the_warehouse_s_is_told(settings, found, tmp_path):
     warehouse = open_warehouse(settings.warehouse.root)
     state = status(warehouse, settings, datetime.now(UTC), None)
-    assert (state.query_problem, "holds another" in shown(state, 100)) == ("", False)
-    for query, problem in (("symbol_minute", "holds another query's"), ("q.toml", "q.toml")):
+    assert (state.query_problem, "not the one by which" in shown(state, 100)) == ("", False)
+    for query, problem in (
+        ("symbol_minute", f"it is not the one by which {state.session} runs"),
+        ("q.toml", "q.toml"),
+    ):
         other = settings.model_copy(update={"query": query})
         state = status(warehouse, other, datetime.now(UTC), None)
         assert problem in state.query_problem

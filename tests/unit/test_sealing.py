@@ -12,12 +12,10 @@ from typing import Any, ClassVar
 import pytest
 
 from spillway import sealing
-from spillway.protocol.state import AnotherQuery
 from spillway.sealing import SealRefused, TimeError, request_seal, request_withdrawal
 from spillway.tables import NothingYet, Warehouse, opened
 from spillway_schemas.commands import Command
 from spillway_schemas.journal import Claim, Epoch, Genesis, Offsets
-from spillway_schemas.query import load_query
 from spillway_schemas.settings import Settings, WarehouseSettings, load_settings
 from tests.protocol_entries import (
     DAY,
@@ -31,12 +29,7 @@ from tests.protocol_entries import (
 )
 from tests.report_journal import fill_journal, open_warehouse
 
-QUERY = load_query("symbol")
-BEGUN = [
-    genesis().model_copy(update={"query": QUERY.fingerprint}),
-    claim(1, 1),
-    epoch(2, 0, ends(4, 4, 4)),
-]
+BEGUN = [genesis(), claim(1, 1), epoch(2, 0, ends(4, 4, 4))]
 CLOSE = "2026-01-05T16:05:00-05:00"
 """Of `DAY` at the New York exchange, with the default grace."""
 
@@ -88,9 +81,7 @@ class Place:
         return [each.command for each in self.warehouse.commands.read()]
 
     def seal(self, session: str = DAY, at: str = "now", now: str = CLOSE) -> str:
-        return request_seal(
-            self.settings, QUERY, session, at, "why", "alice", clock=lambda: ms(now)
-        )
+        return request_seal(self.settings, session, at, "why", "alice", clock=lambda: ms(now))
 
     def withdraw(self, session: str = DAY) -> str:
         return request_withdrawal(
@@ -125,7 +116,7 @@ def test_at_close_is_refused_before_close_and_grace(place: Place, broker: list[i
     assert (place.commands(), broker) == ([], []), "nothing is asked and nothing is written"
     place.seal(at="close")
     [command] = place.commands()
-    assert (broker, command.offsets["stock"]) == ([ms(CLOSE)], [7, 7])
+    assert (broker, command.offsets["a"]) == ([ms(CLOSE)], [7, 7])
     assert command.at == "close 2026-01-05T21:05:00.000+00:00"
 
 
@@ -142,24 +133,14 @@ def test_a_time_is_refused_before_it_has_come(place: Place, broker: list[int | N
 def test_now_is_the_topics_ends(place: Place, broker: list[int | None]) -> None:
     place.journal(*BEGUN)
     assert place.seal(now="2026-01-05T10:00:00-05:00") == (
-        "2026-01-05 will be sealed where its topics end now: review 9, 9; stock 9, 9; volume 9, 9"
+        "2026-01-05 will be sealed where its topics end now: a 9, 9; b 9, 9"
     )
     [command] = place.commands()
-    assert (command.kind, command.session, command.offsets["stock"]) == ("seal", DAY, [9, 9])
+    assert (command.kind, command.session, command.offsets["a"]) == ("seal", DAY, [9, 9])
     assert (command.reason, command.by, command.at) == ("why", "alice", "now")
     assert broker == [None]
     assert place.seal() == f"a seal of {DAY} is pending already"
     assert len(place.commands()) == 1
-
-
-def test_another_query_s_topics_are_not_where_the_session_ends(
-    place: Place, broker: list[int | None]
-) -> None:
-    place.journal(*BEGUN)
-    other = load_query("symbol_minute")
-    with pytest.raises(AnotherQuery, match="holds another query's state"):
-        request_seal(place.settings, other, DAY, "now", "why", "me", clock=lambda: ms(CLOSE))
-    assert (place.commands(), broker) == ([], [])
 
 
 def test_what_cannot_be_sealed(place: Place, broker: list[int | None]) -> None:

@@ -157,9 +157,9 @@ def test_another_query_is_refused(tmp_path: Path) -> None:
         with pytest.raises(WrongTable) as it:
             refused()
         assert str(it.value) == (
-            f"the query has changed: results at {tmp_path}/results lacks w and has v as long that "
-            "is never null, not string. Bring the old query file back, or use another "
-            "warehouse.root"
+            f"the query has changed: results at {tmp_path}/results has v as long, and the query as "
+            "string. A column keeps its type: leave it out (results.columns), read the stream by "
+            'another name ("trade as t"), or use another warehouse.root'
         )
     with pytest.raises(WrongTable, match="results lacks w and has v, which it should not"):
         w.compare_columns(pa.schema([OTHER.field("w"), SESSION_DATE]), SPILL_COLUMNS)

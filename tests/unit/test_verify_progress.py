@@ -44,6 +44,7 @@ def test_a_line_is_told_before_anything_heavy_is_loaded(
 
     monkeypatch.setitem(sys.modules, "spillway.verify.proof", Heavy("spillway.verify.proof"))
     monkeypatch.setattr("spillway.commands.given.warehouse", lambda _: None)
+    monkeypatch.setattr("spillway.commands.given.session_query", lambda *_: None)
     spark = SimpleNamespace(stop=lambda: None)
     monkeypatch.setattr(session, "spark_session", lambda *_: spark)
     run(DAY)

@@ -34,7 +34,14 @@ from spillway.verify.sums import (
     buckets_for,
     judged_bucket,
 )
-from spillway.verify.tasks import distinct, is_damage, read_files
+from spillway.verify.tasks import (
+    ResultsDamaged,
+    TableFiles,
+    distinct,
+    file_rows,
+    is_damage,
+    read_files,
+)
 from spillway.verify.weights import RowHash, Weigher, mixed, residues_of, words_of
 from spillway.verify.workers import decoded_schema
 from spillway_schemas.query import load_query
@@ -442,6 +449,26 @@ def test_files_are_read_with_texts_as_dictionaries(tmp_path: Any) -> None:
         pl.DataFrame(pl.from_arrow(batch)).select(names)
     )
     assert same(summed(found[0])[1], summed(batch)[1])
+
+
+def test_columns_that_came_later_are_null_and_others_are_damage(tmp_path: Path) -> None:
+    """A session's files have the columns of its query; the table has those of later ones, too."""
+    old = pa.table({"k": ["a", "a"], "x_price": [1.5, None]})
+    both = old.append_column("y_size", pa.array([7, 8]))
+    for name, rows in (("0", old), ("1", both)):
+        pq.write_table(rows, tmp_path / f"{name}.parquet")
+    key = pa.field("k", pa.string(), nullable=False)
+    later = [pa.field("x_price", pa.float64()), pa.field("y_size", pa.int64())]
+    place, paths = folder(str(tmp_path)), ["0.parquet", "1.parquet"]
+    part = pa.record_batch({"id": [0]})
+    files = TableFiles(place, pa.schema([key, *later]), paths)
+    found = pa.Table.from_batches(list(file_rows(files, 1, [part])))
+    assert found.schema == files.nullable
+    assert found.column("y_size").to_pylist() == [None, None, 7, 8]
+    assert found.select(["k", "x_price"]).equals(pa.concat_tables([old, old]))
+    needed = TableFiles(place, pa.schema([key, later[0], later[1].with_nullable(False)]), paths)
+    with pytest.raises(ResultsDamaged):
+        list(file_rows(needed, 1, [part]))
 
 
 def test_each_key_is_named_once() -> None:

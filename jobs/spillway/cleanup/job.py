@@ -121,7 +121,9 @@ def run_cleanup(
     """
     began = time.monotonic()
     work = work_of(warehouse, session, fingerprint, wait_s)
-    warehouse.compare_columns(result_schema(spec), spill_schema(spec))
+    warehouse.compare_columns(
+        result_schema(spec), spill_schema(spec), changes=bool(work.state.before)
+    )
     sealed = work.sealed
     if work.cleaned is not None:
         return _summary(sealed, work.cleaned, already=True)
@@ -129,7 +131,7 @@ def run_cleanup(
     if again is not None and warehouse.deferred_applied(session) < 0:
         if source is None:
             raise CleanupRefused(f"rows of {session} are only in Kafka, and nobody has said where")
-        source.check(work.state.topics, again)
+        source.check(work.genesis.topics, again)
     committed = 0
     while (first := warehouse.cleanup_applied(session) + 1) < len(sealed.ranges):
         lease = Lease.take(warehouse, session)
@@ -255,12 +257,12 @@ class _Run:
             return
         tell(f"reading {rows_to_read(again):,} rows again in Kafka: slots had lost some of them")
         place = self._warehouse.folder("spill")
-        state = self._work.state
-        times = state.genesis.event_time
+        genesis = self._work.genesis
+        times = genesis.event_time
         try:
             files = read_deferred(self._spark, self._spec, source, again, times, place)
         except Exception:
-            source.check(state.topics, again)  # it may have gone while it was read
+            source.check(genesis.topics, again)  # it may have gone while it was read
             raise
         self._warehouse.apply_deferred(session, files)
 

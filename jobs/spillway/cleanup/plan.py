@@ -20,7 +20,7 @@ from spillway.engine.spill.spillfile import SpillFile
 from spillway.protocol.recovery import voided
 from spillway.protocol.redo import Apply, redo
 from spillway.protocol.seal import not_sealed
-from spillway.protocol.state import JournalState, check_query
+from spillway.protocol.state import JournalState, check_query, genesis_of
 from spillway_schemas.commands import CommandLine
 from spillway_schemas.filenames import origin
 from spillway_schemas.hash_space import join_of
@@ -45,10 +45,10 @@ def sealed_session(
     `fingerprint` is the query's; an empty one is not compared. `commands`: those that the journal
     has not seen.
     """
-    if fingerprint:
-        check_query(state, fingerprint)
     if problem := not_sealed(state, session, commands):
         raise CleanupRefused(problem)
+    if fingerprint:
+        check_query(genesis_of(state, state.sealed[session]), fingerprint)
     return state.sealed[session]
 
 

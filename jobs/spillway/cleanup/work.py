@@ -20,7 +20,7 @@ from spillway.engine.spill.spillfile import SpillFile
 from spillway.protocol.deferral import deferred_cuts_of, deferred_rows
 from spillway.protocol.losses import without_lost
 from spillway.protocol.recovery import Restore
-from spillway.protocol.state import JournalState
+from spillway.protocol.state import JournalState, genesis_of
 from spillway.tables import NothingYet, SessionEvent, Warehouse
 from spillway_schemas.journal import Epoch, Genesis, Sealed
 from spillway_schemas.losses import AcceptedLoss
@@ -51,6 +51,11 @@ class CleanupWork:
     cut_ranges: int = 0
     """Different ranges of hashes that were cut: partition groups, mostly."""
 
+    @property
+    def genesis(self) -> Genesis:
+        """What the warehouse was when the session ran."""
+        return genesis_of(self.state, self.sealed)
+
 
 def work_of(
     warehouse: Warehouse, session: str, fingerprint: str, wait_s: float = WAIT_S
@@ -74,10 +79,11 @@ def work_of(
     if event := cleaned_event(warehouse, session):
         return CleanupWork(state, sealed, event)
     files = spill_files(entries, in_table, session)
-    windowed = state.genesis.event_time is not None
+    genesis = genesis_of(state, sealed)
+    windowed = genesis.event_time is not None
     ends, voided = generations_of(entries, sealed, windowed=windowed)
-    again = _deferred(warehouse, state.genesis, sealed, entries)
-    loss = warehouse.accepted_loss(state.genesis, sealed)
+    again = _deferred(warehouse, genesis, sealed, entries)
+    loss = warehouse.accepted_loss(genesis, sealed)
     if again is not None and loss is not None:
         again = without_lost(again, loss.ranges)
     if sealed.ranges and not files and again is None:

@@ -35,7 +35,8 @@ def cleanup(
     from spillway.stream.session import spark_on_demand
 
     settings = given.settings()
-    query, warehouse = given.query(settings), given.warehouse(settings)
+    warehouse = given.warehouse(settings)
+    query = given.session_query(settings, warehouse, session)
     kafka = settings.kafka
     streams = with_schemas(compile_streams(query), settings.registry, warehouse.place)
     with (
@@ -71,9 +72,10 @@ def _show_plan(session: str, *, json_: bool) -> None:
     from spillway.decode import tree_spec
 
     settings = given.settings()
-    query = given.query(settings)
+    warehouse = given.warehouse(settings)
+    query = given.session_query(settings, warehouse, session)
     ahead = look_ahead(
-        given.warehouse(settings),
+        warehouse,
         tree_spec(query),
         session,
         fingerprint=query.fingerprint,

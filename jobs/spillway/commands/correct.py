@@ -66,9 +66,9 @@ def correct(
     from spillway.stream.session import spark_on_demand
 
     settings = given.settings()
-    query = given.query(settings)
-    compiled = compile_query(query)
     kafka, warehouse = settings.kafka, given.warehouse(settings)
+    query = given.session_query(settings, warehouse, session)
+    compiled = compile_query(query)
     streams = with_schemas(compiled.streams, settings.registry, warehouse.place)
     source = TopicSource(streams, MessageSource(kafka.bootstrap_servers, kafka.options))
     tell = partial(print, file=sys.stderr) if json_ else out.print

@@ -27,15 +27,17 @@ def doctor(
     """Check everything that the stream needs, and say how to mend what fails."""
     from spillway import doctor as checks
 
-    settings = given.settings()
     if repair:
         from spillway.tables.repair import repair as mend
 
-        for line in mend(settings.warehouse.root, settings.warehouse.options) or [
-            "nothing had to be mended"
-        ]:
+        place = given.settings().warehouse
+        for line in mend(place.root, place.options) or ["nothing had to be mended"]:
             say(line)
-    found = checks.check_all(settings, close_delay_s=close_delay)
+    each = given.each_settings()
+    found = checks.beside(given.named_settings())
+    for settings in each:
+        mine = checks.check_all(settings, close_delay_s=close_delay)
+        found += mine if len(each) == 1 else checks.of_query(settings.shown_name, mine)
     if json_:
         say_json([each.as_dict() for each in found])
     else:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +15,8 @@ from spillway.clock import Clock, system_clock
 from spillway.commands.terminal import keep_secret
 from spillway_schemas.secret import hide_credentials
 from spillway_schemas.session_date import SessionDateError, session_date
-from spillway_schemas.settings import Settings, load_settings
+from spillway_schemas.setting_fields import ENV_PREFIX
+from spillway_schemas.settings import Settings, SettingsError, load_settings, named_queries
 
 clock: Clock = system_clock
 """The one clock of the process; handed to what asks for the time."""
@@ -30,9 +33,11 @@ class _BeforeTheCommand:
 _before = _BeforeTheCommand()
 
 
-def before_the_command(config: Path | None, flags: Iterable[str]) -> None:
-    """Keep a settings file and flags `section.name=value` for `settings`."""
+def before_the_command(config: Path | None, flags: Iterable[str], query: str | None = None) -> None:
+    """Keep a settings file, flags `section.name=value` and a query's name for `settings`."""
     _before.config, _before.flags = config, dict(_flag(each) for each in flags)
+    if query is not None:
+        _before.flags["query"] = query
 
 
 def _flag(text: str) -> tuple[str, object]:
@@ -63,6 +68,48 @@ def query(found: Settings) -> Any:
     from spillway_schemas.query import load_query
 
     return load_query(found.query)
+
+
+def named_settings() -> list[Settings]:
+    """The settings of every named query, in the file's order, and of that without a name where the
+    file has one, too; none where it names none."""
+    names = named_queries(_before.config)
+    found = [settings(query=name) for name in names]
+    with suppress(SettingsError):  # no query beside those
+        if names and not (own := settings()).name:
+            found.insert(0, own)
+    if found:
+        keep_secret(*(table for each in found for table in (each.secrets, each.registry.options)))
+    return found
+
+
+def each_settings() -> list[Settings]:
+    """The settings of the one query that is meant; of several, where none was chosen."""
+    if "query" in _before.flags or os.environ.get(f"{ENV_PREFIX}QUERY"):
+        return [settings()]
+    return named_settings() or [settings()]
+
+
+def session_query(found: Settings, of: Any, session: str | None = None) -> Any:
+    """The query by which a session of the warehouse `of` runs or ran (None: the open one): the
+    settings', where it is that, else the one that the journal keeps. Raises `AnotherQuery`.
+    """
+    from spillway.protocol.queries import kept_query, session_query
+    from spillway.tables import NothingYet
+    from spillway_schemas.query import QueryError, load_query
+
+    state = of.journal.state()
+    if state is None:
+        raise NothingYet(of.place.path())
+    try:
+        own = load_query(found.query)
+    except QueryError:
+        if state.genesis.text is None:
+            raise
+        own = None  # a file that is being changed, say
+    if session is None:
+        return kept_query(state.genesis, own)
+    return session_query(state, session, own)
 
 
 def warehouse(found: Settings) -> Any:

@@ -25,9 +25,10 @@ def accept_loss(
     from spillway.losses import accept_loss as accept
 
     settings = given.settings()
+    warehouse = given.warehouse(settings)
     answer = accept(
-        given.warehouse(settings),
-        given.query(settings).fingerprint,
+        warehouse,
+        given.session_query(settings, warehouse, session).fingerprint,
         session,
         reason,
         by or who(),

@@ -42,8 +42,5 @@ def seal(
     if withdraw:
         answer = request_withdrawal(settings, session, reason, asks, clock=given.clock)
     else:
-        query = given.query(settings)
-        answer = request_seal(
-            settings, query, session, at or "now", reason, asks, clock=given.clock
-        )
+        answer = request_seal(settings, session, at or "now", reason, asks, clock=given.clock)
     say(answer)

@@ -34,9 +34,22 @@ def status(
         str, typer.Option(metavar="NAME", help="With --groups: of one join of a tree.")
     ] = "",
 ) -> None:
-    """Show where the stream stands: session, rows, results, memory, spills, lag, delay."""
-    from spillway.report.shown import show_status
+    """Show where the stream stands: session, rows, results, memory, spills, lag, delay.
 
+    Of a settings file with several queries, without --query: a line for each.
+    """
+    from spillway.report.shown import SESSIONS, show_status
+
+    several = given.each_settings()
+    if len(several) > 1 and not (watch or report or adaptations or groups):
+        from spillway.report.several import as_json, look_at_each, several_table
+
+        every = look_at_each(several, None if json_ or all_ else SESSIONS)
+        if json_:
+            say_json(as_json(every))
+        else:
+            out.print(several_table(every), highlight=False)
+        return
     settings = given.settings()
     if join and groups is None:
         raise typer.BadParameter("--join chooses groups: it needs --groups")

@@ -26,6 +26,14 @@ def stream(
             "--available-now", help="End when everything that Kafka holds now has been read."
         ),
     ] = False,
+    as_begun: Annotated[
+        bool,
+        typer.Option(
+            "--as-begun",
+            help="Go on by the query that the open session has begun by, though the settings' "
+            "query has changed since. With --until-sealed: the next start takes that up.",
+        ),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print no line for each epoch.")] = False,
 ) -> None:
     """Join the streams, until stopped (SIGTERM and Ctrl-C end it after its epoch)."""
@@ -57,11 +65,16 @@ def stream(
             escaped(text), style="dim", highlight=False, soft_wrap=True
         )
     wanted = Wanted(session, until_sealed, available_now)
-    job = Stream(settings, given.query(settings), wanted, watcher, given.clock)
+    if as_begun:
+        query = given.session_query(settings, given.warehouse(settings))
+    else:
+        query = given.query(settings)
+    job = Stream(settings, query, wanted, watcher, given.clock)
     if job.is_done():
         return
     watcher.on_progress("checking this machine, Kafka and the tables")
-    failed = doctors.blocking(doctors.check_all(settings, thorough=False))
+    checks = doctors.check_all(settings, thorough=False, query=query)
+    failed = doctors.blocking([*doctors.beside(given.named_settings()), *checks])
     if failed:
         out.print(doctors.table(failed))
         fail("not started: it would fail later (all checks: spillway doctor)", FAILED)

@@ -27,7 +27,6 @@ def verify(
     from spillway.verify.progress import VerifyProgress, to_stderr
 
     settings = given.settings()
-    query = given.query(settings)
     with VerifyProgress(session, to_stderr) as progress:
         progress.step("reading the journal")
         # After the first line: what this imports takes seconds.
@@ -36,6 +35,7 @@ def verify(
         from spillway.verify.proof import verify as prove
 
         warehouse = given.warehouse(settings)
+        query = given.session_query(settings, warehouse, session)
         name = f"spillway verify {session}"
         # A session that ends cannot be asked how far it is.
         stopping = lambda: progress.step("stopping Spark")  # noqa: E731

@@ -63,7 +63,7 @@ from spillway.protocol.closed import whole_session
 from spillway.protocol.deferral import rows_to_read
 from spillway.protocol.recovery import Restore, check_restored
 from spillway.protocol.seal import not_sealed
-from spillway.protocol.state import JournalState, check_query
+from spillway.protocol.state import JournalState, check_query, genesis_of
 from spillway.storage import StorageError
 from spillway.stream.decoding import DecodeTask, decode_chunks
 from spillway.stream.messages import READERS_PER_CORE, ranges_of, reading_frame, shares
@@ -72,7 +72,7 @@ from spillway.tables import NothingYet, SessionEvent, TableConflict, Warehouse
 from spillway.tables.definitions import CORRECTIONS
 from spillway_schemas.corrections import Revision, TopicPlace
 from spillway_schemas.filenames import correct_name
-from spillway_schemas.journal import FileRecord, Sealed
+from spillway_schemas.journal import FileRecord, Genesis, Sealed
 
 UNREADABLE = "The session's input cannot be read again in Kafka as it was read then"
 ATTEMPTS = 100
@@ -142,7 +142,11 @@ def run_correction(
     `OutcomeUnknown`.
     """
     began = time.monotonic()
-    run = _Run(start_spark, warehouse, spec, _closed(warehouse, session, fingerprint), source, tell)
+    closed = _closed(warehouse, session, fingerprint)
+    warehouse.compare_columns(
+        result_schema(spec), spill_schema(spec), changes=bool(closed.state.before)
+    )
+    run = _Run(start_spark, warehouse, spec, closed, source, tell)
     finished: list[Revision] = []
     for _ in range(ATTEMPTS):
         kept = run.kept()
@@ -210,6 +214,11 @@ class ClosedSession:
     cleaned: int
     """Results that cleanup has added."""
 
+    @property
+    def genesis(self) -> Genesis:
+        """What the warehouse was when the session ran."""
+        return genesis_of(self.state, self.sealed)
+
 
 def _closed(warehouse: Warehouse, session: str, fingerprint: str) -> ClosedSession:
     """The session, when it can be corrected. Raises `NothingYet`, `AnotherQuery`,
@@ -218,17 +227,19 @@ def _closed(warehouse: Warehouse, session: str, fingerprint: str) -> ClosedSessi
     state = warehouse.journal.state()
     if state is None:
         raise NothingYet(warehouse.place.path())
-    check_query(state, fingerprint)
     if problem := not_sealed(state, session, warehouse.commands.unseen(state)):
         raise CorrectionRefused(
             f"{problem}. Only a closed session is corrected; to an open one rows are sent"
         )
-    if len(state.genesis.parents) > 1:
+    sealed = state.sealed[session]
+    genesis = genesis_of(state, sealed)
+    check_query(genesis, fingerprint)
+    if len(genesis.parents) > 1:
         raise CorrectionRefused(
             "the query is a tree of joins, and corrections are built for one join: make the day "
             "again, see the runbook, `Make a day again`"
         )
-    if state.genesis.carry:
+    if genesis.carry:
         raise CorrectionRefused(
             "sessions carry their rows into the next one (session.carry), so a row of this one may "
             "belong into results of another, and corrections are not built for that: make the days "
@@ -241,13 +252,12 @@ def _closed(warehouse: Warehouse, session: str, fingerprint: str) -> ClosedSessi
             f"{session} is not proved complete: clean it and prove it first (spillway cleanup, "
             "spillway verify). What a correction adds is known only beside a complete day"
         )
-    sealed = state.sealed[session]
     entries = warehouse.journal.read_after(sealed.base - 1)
     cleaned = [each.cleanup or 0 for each in events if each.event == "cleaned"]
     return ClosedSession(
         state,
         sealed,
-        whole_session(state.genesis, sealed, entries),
+        whole_session(genesis, sealed, entries),
         cleaned[-1] if cleaned else 0,
     )
 
@@ -271,7 +281,6 @@ class _Run:
         self._session = closed.sealed.session
         self._source = source
         self._tell = tell
-        warehouse.compare_columns(result_schema(spec), spill_schema(spec))
 
     def kept(self) -> list[KeptRevision]:
         """The revisions whose rows are kept, in order."""
@@ -376,7 +385,7 @@ class _Run:
         again = self._closed.again
         demand_listener(self._source.messages.bootstrap)
         with cluster(self._source.messages.bootstrap, self._source.messages.client) as view:
-            topics = self._closed.state.topics
+            topics = self._closed.genesis.topics
             problem = input_gone(view, topics, again.read_from, again.read_to)
         if problem:
             raise CorrectionRefused(
@@ -414,7 +423,7 @@ class _Run:
             bound=None,
             restore=again,
             only=only,
-            event_time=self._closed.state.genesis.event_time,
+            event_time=self._closed.genesis.event_time,
         )
         task = AdditionTask(
             spec=spec,

@@ -66,7 +66,6 @@ class LocalDay(DemoDay):
                 if sent.state == "done" and not sealed:
                     request_seal(
                         self.place.settings,
-                        self.query,
                         self.session,
                         "now",
                         "demo",

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from spillway.doctor.beside import beside
 from spillway.doctor.check import Check
 from spillway.doctor.disks import folders
 from spillway.doctor.inputs import judge_close_delay, kafka, query_file, sessions
@@ -22,11 +24,12 @@ from spillway.doctor.machine import budget, memory, programs
 from spillway.doctor.ports import metrics
 from spillway.doctor.schemas import schemas
 from spillway.plain import plain
+from spillway.protocol.state import JournalState
 from spillway_schemas.query import Query
 from spillway_schemas.settings import Settings
 from spillway_schemas.stores import is_uri
 
-__all__ = ["Check", "blocking", "check_all", "table"]
+__all__ = ["Check", "beside", "blocking", "check_all", "of_query", "table"]
 
 
 def check_all(
@@ -35,15 +38,17 @@ def check_all(
     close_delay_s: float | None = None,
     now_ms: int | None = None,
     thorough: bool = True,
+    query: Query | None = None,
 ) -> list[Check]:
     """Look at everything; never raises for what it finds.
 
     `close_delay_s`: how long after a close a scheduler closes the day, when one does; `now_ms`: the
     present, for tests. `thorough`: read the whole journal; a start reads it from its snapshot on.
+    `query`: the stream's, where it is not the settings'.
     """
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     spans, calendar_check = sessions(settings, now)
-    query, query_check = query_file(settings)
+    query, query_check = query_file(settings, query)
     places = list(folders(settings))
     is_away = is_uri(settings.warehouse.root) and places[0].status == "fail"
     return [
@@ -60,6 +65,11 @@ def check_all(
         *metrics(settings),
         *([] if is_away else _tables(settings, query, thorough)),
     ]
+
+
+def of_query(name: str, checks: Sequence[Check]) -> list[Check]:
+    """The checks of one of several queries."""
+    return [replace(each, name=f"{name}: {each.name}") for each in checks]
 
 
 def blocking(checks: Sequence[Check]) -> list[Check]:
@@ -97,22 +107,36 @@ def _carry(settings: Settings, query: Query | None) -> list[Check]:
 
 
 def _tables(settings: Settings, query: Query | None, thorough: bool) -> list[Check]:
-    from spillway.protocol.state import AnotherQuery
+    from spillway.protocol.queries import QueryChanged
     from spillway.stream.genesis import StartRefused, check_carry, state_of_query
     from spillway.tables import DamagedTable, NoWarehouse, WarehouseError, opened
 
     root = settings.warehouse.root
     try:
         warehouse = opened(settings.warehouse)
+        changed: list[Check] = []
         if query is not None and (state := state_of_query(warehouse, query)) is not None:
-            check_carry(settings, state)
+            changed = _changed(state, query)
+            if not changed:
+                check_carry(settings, state)
         found = warehouse.check(thorough=thorough)
     except NoWarehouse:
         return [Check("tables", "ok", "no warehouse yet; 'spillway stream' makes one")]
     except DamagedTable as error:
         return [Check("tables", "fail", str(error), "run 'spillway doctor --repair'")]
-    except (AnotherQuery, StartRefused, WarehouseError, OSError, ValueError) as error:
+    except (QueryChanged, StartRefused, WarehouseError, OSError, ValueError) as error:
         return [Check("tables", "fail", str(error), "see the runbook in docs/")]
     if found:
         return [Check("tables", "fail", problem, "see the runbook in docs/") for problem in found]
-    return [Check("tables", "ok", f"the journal and the tables of {root} agree")]
+    return [*changed, Check("tables", "ok", f"the journal and the tables of {root} agree")]
+
+
+def _changed(state: JournalState, query: Query) -> list[Check]:
+    """What a start would change of the query, where the open session has no row yet."""
+    from spillway.protocol.queries import told_changes
+
+    told = "; ".join(each.text for each in told_changes(state.genesis, query))
+    if not told:
+        return []
+    date = state.session.date
+    return [Check("changed query", "ok", f"the next start takes it up for {date}: {told}")]

@@ -62,15 +62,16 @@ def judge_close_delay(settings: Settings, close_delay_s: float) -> Check:
     return Check("close delay", "ok", f"{close_delay_s:g} s after a close, {grace} included")
 
 
-def query_file(settings: Settings) -> tuple[Query | None, Check]:
-    """The query, when its file is right."""
+def query_file(settings: Settings, query: Query | None = None) -> tuple[Query | None, Check]:
+    """The query, the settings' where none is given, when its file is right."""
+    name = settings.query if query is None else f"{query.name} as the open session began"
     try:
-        query = load_query(settings.query)
+        query = query or load_query(settings.query)
         compile_streams(query)  # expressions are tried by this
         topics = ", ".join(sorted(query.topics))
     except ValueError as error:
         return None, Check("query", "fail", str(error), "mend the query file, or set query")
-    return query, Check("query", "ok", f"{settings.query} over {topics}")
+    return query, Check("query", "ok", f"{name} over {topics}")
 
 
 def kafka(settings: Settings, query: Query | None, spans: Sequence[int]) -> list[Check]:

@@ -26,7 +26,7 @@ from spillway.jars import (
 from spillway.places import var_folder
 from spillway_schemas.memory import memory_limits
 from spillway_schemas.query import Query
-from spillway_schemas.settings import Settings
+from spillway_schemas.settings import QUERIES, Settings
 
 PACKAGES = {"pyspark": "4.2.0", "delta-spark": "4.4.0", "deltalake": "1.6.6"}
 """Versions that were tried together; jars.lock goes with them."""
@@ -150,17 +150,34 @@ def memory(settings: Settings) -> Iterator[Check]:
         return
     if "://" in settings.state.root:
         return  # said already, by the check of the folder
-    used = _bytes_below(root)
-    while not root.exists() and root != root.parent:
-        root = root.parent
-    disk = shutil.disk_usage(root)
+    used, root = _bytes_below(root), _existing(root)
     yield judge_memory(
         slots=settings.state.slots,
         budget_bytes=int(settings.state.budget_bytes),
-        free_bytes=disk.free + used,
-        in_memory=file_system(root) in ("tmpfs", "ramfs"),
+        free_bytes=shutil.disk_usage(root).free + used,
+        in_memory=_is_memory(root),
         available_bytes=_available_memory() + used,
     )
+
+
+def room_for(roots: Sequence[str]) -> int:
+    """Bytes that there are for the state of several queries in one file system: what it has taken
+    already counts as free."""
+    used = sum(_bytes_below(Path(root)) for root in roots)
+    root = _existing(Path(roots[0]))
+    free = shutil.disk_usage(root).free + used
+    return min(free, _available_memory() + used) if _is_memory(root) else free
+
+
+def _existing(root: Path) -> Path:
+    """A folder, or the nearest one above it that exists."""
+    while not root.exists() and root != root.parent:
+        root = root.parent
+    return root
+
+
+def _is_memory(root: Path) -> bool:
+    return file_system(root) in ("tmpfs", "ramfs")
 
 
 def budget(settings: Settings, query: Query) -> Check:
@@ -193,9 +210,12 @@ def judge_budget(*, budget_bytes: int, least_bytes: int) -> Check:
 
 
 def _bytes_below(root: Path) -> int:
-    """Bytes of all files under a folder; files may go while we look."""
+    """Bytes of all files under a state folder, but for those of named queries, which have folders
+    of their own in it; files may go while we look."""
     total = 0
-    for folder, _, names in os.walk(root):
+    for folder, below, names in os.walk(root):
+        if folder == str(root) and QUERIES in below:
+            below.remove(QUERIES)
         for name in names:
             try:
                 total += os.stat(os.path.join(folder, name)).st_size

@@ -24,8 +24,8 @@ CATALOGUE: tuple[Family, ...] = (
     Family(
         "spillway_stream_info",
         "info",
-        ("version", "warehouse", "session"),
-        "What runs: its version, the warehouse's id and the open session.",
+        ("version", "warehouse", "query", "session"),
+        "What runs: its version, the warehouse's id, the query's name and the open session.",
     ),
     Family("spillway_term", "gauge", (), "How many drivers have claimed the journal so far."),
     Family("spillway_epochs_total", "counter", (), "Epochs in the journal."),

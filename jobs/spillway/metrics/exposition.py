@@ -135,7 +135,7 @@ def _of_journal(known: JournalFigures | None) -> Iterator[tuple[str, Values]]:
     yield "spillway_idle_partitions", _labelled(idle)
     expired = None if known is None or time is None else known.expired_rows
     yield "spillway_expired_rows_total", _one(expired)
-    runs = [] if known is None else [(_version(), known.warehouse, known.session)]
+    runs = [] if known is None else [(_version(), known.warehouse, known.query, known.session)]
     yield "spillway_stream_info", [(labels, 1) for labels in runs]
 
 

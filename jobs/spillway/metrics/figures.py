@@ -8,6 +8,7 @@ from datetime import datetime
 
 from spillway.kafka.backlog import Backlog
 from spillway.protocol.limit import intake_held
+from spillway.protocol.state import genesis_of, kept_groups
 from spillway.readmodel.event_time import EventTimeFigures, event_time_of
 from spillway.readmodel.joins import JoinFigures
 from spillway.readmodel.model import ReadModel
@@ -23,6 +24,8 @@ class JournalFigures:
     """Sums over the journal, and the slots as the last epoch left them."""
 
     warehouse: str
+    query: str
+    """Its name."""
     session: str
     term: int
     epochs: int
@@ -108,13 +111,21 @@ class ScrapeFigures:
     joins: JoinTotals | None = None
 
 
-def journal_figures(model: ReadModel, trigger_s: float) -> JournalFigures:
-    """The tally's figures. `trigger_s`: of the stream."""
+def journal_figures(model: ReadModel, trigger_s: float, query: str) -> JournalFigures:
+    """The tally's figures. `trigger_s` and `query`, its name: of the stream."""
     sessions = list(model.tally.sessions.values())
+    state = model.state
+    # Of another query a join of the same number is another one.
+    alike = [
+        each
+        for date, each in model.tally.sessions.items()
+        if date not in state.sealed or kept_groups(state, genesis_of(state, state.sealed[date]))
+    ]
     last = model.tally.recent[-1] if model.tally.recent else None
     topics, joins = list(model.partitions), model.state.genesis.joins
     return JournalFigures(
         warehouse=model.state.genesis.warehouse_id,
+        query=query,
         session=model.session,
         term=model.state.term,
         epochs=model.state.epoch + 1,
@@ -141,7 +152,7 @@ def journal_figures(model: ReadModel, trigger_s: float) -> JournalFigures:
         expired_rows=sum(s.expired_rows for s in sessions),
         event_time=event_time_of(model),
         generations={
-            join: sum(s.cuts_by_join.get(number, 0) for s in sessions)
+            join: sum(s.cuts_by_join.get(number, 0) for s in alike)
             for number, join in enumerate(joins)
             if len(joins) > 1
         },

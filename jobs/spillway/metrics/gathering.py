@@ -106,16 +106,16 @@ class Gatherer(Collector):
         warehouse = opened(self._settings.warehouse)
         model = _known(warehouse)
         quarantined = Quarantined(warehouse)
-        trigger_s = self._settings.stream.trigger_s
+        trigger_s, name = self._settings.stream.trigger_s, self._settings.shown_name
         known = ScrapeFigures(
             claimed=True,
             threshold=self._settings.spill.threshold,
-            journal=journal_figures(model, trigger_s),
+            journal=journal_figures(model, trigger_s, name),
         )
         look_at = 0.0
         while True:
             if self._add_up(model):
-                known = replace(known, journal=journal_figures(model, trigger_s))
+                known = replace(known, journal=journal_figures(model, trigger_s, name))
             now = time.monotonic()
             if now >= look_at:
                 look_at = now + LOOK_S

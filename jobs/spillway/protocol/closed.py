@@ -25,7 +25,7 @@ def whole_session(
     every = [entry for entry in entries if isinstance(entry, Epoch)]
     epochs = [entry for entry in every if sealed.base < entry.epoch <= sealed.epoch]
     ends = {entry.epoch: entry.end for entry in every}
-    ends.setdefault(-1, dict(genesis.start))
+    ends[genesis.after] = dict(genesis.start)  # of a changed query, other topics than before
     last = ends[sealed.epoch]
     session = SessionRestore(
         session=sealed.session,

@@ -122,7 +122,7 @@ def deferred_rows(
     )
     deferred = sorted({cut.generation for cut in cuts})
     ends = {entry.epoch: entry.end for entry in every}
-    ends.setdefault(-1, dict(genesis.start))
+    ends[genesis.after] = dict(genesis.start)  # of a changed query, other topics than before
     expired_by_us = tuple(
         (at, expired_before(sealed.session, [e for e in epochs if e.epoch <= at]))
         for at in sorted({at for _, at in deferred})

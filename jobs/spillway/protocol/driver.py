@@ -34,6 +34,9 @@ Failure paths and what holds on each:
   nobody journaled in between): the journal has lost an entry. This driver ends; going on would
   give the lost epoch's number, and its place in the tables, to another epoch.
 * *Topics are gone, made anew or shrunk*: this driver ends without claiming.
+* *The query is another one than the journal's*: the claim changes it, while the open session has no
+  row. Otherwise this driver ends without claiming. Killed before the claim is in, it has changed
+  nothing; after it, the next start goes on by the new query, whose columns it gives to the tables.
 * *A step's report contradicts the journal* (a cut of a session that is not open, say): `step`
   raises before Append, so nothing that `fold` would refuse is ever journaled.
 * *Kafka does not hold rows any more that an epoch reads*: this driver ends (`failing`). A later one
@@ -57,7 +60,13 @@ from spillway.protocol.plan import MOST_MOVED_BYTES, Plan, plan_epoch
 from spillway.protocol.recovery import history_wanted
 from spillway.protocol.redo import Apply, applies_of, redo
 from spillway.protocol.snapshot import is_settled
-from spillway.protocol.state import JournalState, changed_topics, fold
+from spillway.protocol.state import (
+    JournalState,
+    changed_topics,
+    fold,
+    not_changeable,
+    with_journal,
+)
 from spillway_schemas.commands import CommandLine
 from spillway_schemas.journal import (
     Claim,
@@ -258,11 +267,16 @@ class Driver:
     """What the tables have that the journal does not know of, seen before the claim."""
     process: str = ""
     """For the claim: what tells its process from all others."""
+    query: Genesis | None = None
+    """What the warehouse is by the driver's query; None: whatever the journal says."""
 
 
-def start(name: str, now: str, process: str = "") -> tuple[Driver, list[Instruction]]:
-    """A new driver. `process` tells its process from all others, where that is known."""
-    return Driver(name=name, started_at=now, process=process), [ReadJournal()]
+def start(
+    name: str, now: str, process: str = "", query: Genesis | None = None
+) -> tuple[Driver, list[Instruction]]:
+    """A new driver. `process` tells its process from all others, where that is known. `query`: as
+    its query would begin a warehouse."""
+    return Driver(name=name, started_at=now, process=process, query=query), [ReadJournal()]
 
 
 def step(driver: Driver, event: Event) -> tuple[Driver, list[Instruction]]:
@@ -300,9 +314,15 @@ def _claim(driver: Driver, event: JournalRead) -> tuple[Driver, list[Instruction
         state = fold(state, entry)
     if state is None:
         raise ValueError("the journal is empty: it must begin with a genesis")
-    if problem := changed_topics(state.topics, event.topics):
+    query = driver.query
+    changes = query is not None and query.query != state.genesis.query
+    if changes and (begun := not_changeable(state)):
+        return driver, [End(f"the query has changed, but {begun}", fenced=False)]
+    read_on = {topic.name for topic in event.topics}
+    known = [topic for topic in state.topics if not changes or topic.name in read_on]
+    if problem := changed_topics(known, event.topics):
         return driver, [End(f"the topics no longer match the journal: {problem}", fenced=False)]
-    grown = tuple(event.topics) if tuple(event.topics) != state.topics else ()
+    grown = () if changes or tuple(event.topics) == state.topics else tuple(event.topics)
     claim = Claim(
         n=state.n + 1,
         term=state.term + 1,
@@ -311,6 +331,8 @@ def _claim(driver: Driver, event: JournalRead) -> tuple[Driver, list[Instruction
         cores=event.cores,
         max_results=event.max_results,
         topics=list(grown),
+        text=None if changes or query is None or state.genesis.text is not None else query.text,
+        begins=with_journal(state, query) if changes and query is not None else None,
         written_at=driver.started_at,
     )
     behind = (*driver.applying, *redo(event.entries, event.applied))

@@ -128,7 +128,8 @@ def loss_of(
     told = [
         outcome
         for each in entries
-        if isinstance(each, EpochFacts) and each.lost_to and each.epoch <= sealed.epoch
+        if isinstance(each, EpochFacts) and each.lost_to
+        if genesis.after < each.epoch <= sealed.epoch
         for outcome in each.commands
         if outcome.obeyed and outcome.kind == "accept-loss"
     ]

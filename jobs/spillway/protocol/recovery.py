@@ -155,9 +155,9 @@ def history_wanted(state: JournalState, lost: Iterable[int]) -> int | None:
 
 def history_begins(state: JournalState) -> int:
     """The last epoch of which nothing is needed. With `session.carry` the last epoch before the
-    first rows is needed, too: its watermark judges them."""
+    first rows is needed, too: its watermark judges them, unless it is of another query."""
     since = [s.base if s.carried is None else min(s.base, s.carried.since) for s in state.sessions]
-    return max(min(since) - carries(state), -1)
+    return max(min(since) - carries(state), state.genesis.after)
 
 
 def carry_of(state: JournalState, history: Iterable[EpochFacts]) -> Restore | None:

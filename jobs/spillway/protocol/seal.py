@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from spillway.protocol.offsets import greater, padded, partitions, reaches, wider
+from spillway.protocol.offsets import greater, least, padded, partitions, reaches, wider
 from spillway.protocol.state import JournalState, OpenSession, brought
 from spillway_schemas.commands import CommandLine, EndCommand, SealCommand, WithdrawCommand
 from spillway_schemas.hash_space import ROOT, above, joins_of, spaces
@@ -74,6 +74,8 @@ def obey(state: JournalState, commands: Iterable[EndCommand], next_session: str)
                     pending = accepted = None
             case SealCommand() if not (reason := already(state, pending, command.session)):
                 reason = not_sealable(state, command.session, next_session)
+                if not reason and state.before and state.end.keys() - command.offsets.keys():
+                    reason = "it was asked for before the query changed, which has more topics now"
                 ok = not reason
                 if ok:
                     end = greater(padded(command.offsets, state.end), state.end)
@@ -106,6 +108,24 @@ def pending_after(
     """
     mine = [c for c in commands if isinstance(c, EndCommand)]
     return obey(state, mine, next_session).pending
+
+
+def no_further(
+    state: JournalState,
+    end: Offsets,
+    commands: Iterable[CommandLine],
+    next_session: str,
+    session: str,
+) -> Offsets:
+    """Where an epoch ends that might read up to `end`, so that it reads nothing beyond a session's
+    seal, once that is pending. Then the next session has no row, and its query may be another one.
+    """
+    seal = pending_after(state, commands, next_session)
+    if seal is None or seal.session != session:
+        return end
+    end = padded(end, greater(state.end, end))
+    # What was read beyond it before stays read.
+    return greater(least(end, padded(seal.end, end)), padded(state.end, end))
 
 
 def already(state: JournalState, pending: SealRequest | None, session: str) -> str:
@@ -165,7 +185,7 @@ def carried_from(
         return sealed.start
     since = sealed.carried.since
     ends = {each.epoch: each.end for each in entries if isinstance(each, EpochFacts)}
-    return genesis.start if since < 0 else ends[since]
+    return genesis.start if since <= genesis.after else ends[since]
 
 
 def not_withdrawable(

@@ -84,6 +84,7 @@ def snapshot_of(state: JournalState, entry: str) -> JournalSnapshot:
         moves=list(state.moves),
         lost_to=state.lost_to,
         named=sorted(state.named.items()),
+        before=list(state.before),
     )
 
 
@@ -130,6 +131,7 @@ def state_of(snapshot: JournalSnapshot) -> JournalState:
         moves=tuple(snapshot.moves),
         lost_to=snapshot.lost_to,
         named=dict(snapshot.named),
+        before=tuple(snapshot.before),
     )
 
 

@@ -6,6 +6,7 @@ driver that has run all day hold the same state by construction.
 Invariants (checked by `fold`, each a `JournalBroken` when it fails):
 * entry numbers run 0, 1, 2, ... without gaps; entry 0 is the genesis, no other is;
 * terms never fall; an epoch is written under the term of the last claim;
+* the query changes with a claim, and only while the open session has no row;
 * epochs run 0, 1, 2, ... without gaps; offsets never fall;
 * a session is sealed once, by the seal that was accepted, when every partition has reached it;
 * a seal is taken back only while no partition has been read to beyond its end;
@@ -29,7 +30,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from spillway.protocol.offsets import greater, least, padded, reaches
+from spillway.protocol.offsets import greater, least, padded, reaches, rows_between
 from spillway_schemas.exits import USAGE
 from spillway_schemas.journal import (
     KEPT_GENERATIONS,
@@ -67,19 +68,18 @@ class JournalBroken(Exception):
     """The journal's entries contradict each other. Nothing may be written on top of it."""
 
 
-def another_query(written: str, fingerprint: str, *, begins: bool = False) -> str:
-    """What to say where a warehouse is of another query, by their fingerprints; empty: it is not.
+def another_query(written: str, fingerprint: str) -> str:
+    """What to say where a session ran by another query, by their fingerprints; empty: it did not.
 
-    `written`: the query's whose state and results the warehouse holds. `begins`: the query may
-    begin a warehouse of its own; otherwise this one's is to be read.
+    `written`: the query's by which it ran.
     """
     if written == fingerprint:
         return ""
     before, now = (each.removeprefix("sha256:")[:12] for each in (written, fingerprint))
     return (
         f"this warehouse holds another query's state and results (fingerprint {before}, now "
-        f"{now}). Name the query file that its stream was started with, or "
-        + ("a new warehouse.root for the new query" if begins else "the query's own warehouse.root")
+        f"{now}). Name the query file that its stream was started with, or the query's own "
+        "warehouse.root"
     )
 
 
@@ -89,9 +89,10 @@ class AnotherQuery(Exception):
     exit_code = USAGE
 
 
-def check_query(state: JournalState, fingerprint: str, *, begins: bool = False) -> None:
-    """Raise `AnotherQuery` when the journal is of another query, as `another_query` says it."""
-    if problem := another_query(state.genesis.query, fingerprint, begins=begins):
+def check_query(genesis: Genesis, fingerprint: str) -> None:
+    """Raise `AnotherQuery` when sessions of this genesis ran by another query, as `another_query`
+    says it."""
+    if problem := another_query(genesis.query, fingerprint):
         raise AnotherQuery(problem)
 
 
@@ -146,6 +147,7 @@ class JournalState:
     term: int
     epoch: int
     genesis: Genesis
+    """That of the open session's query."""
     topics: tuple[Topic, ...]
     end: Offsets
     sessions: tuple[OpenSession, ...]
@@ -184,6 +186,9 @@ class JournalState:
     session has such rows."""
     named: Mapping[str, int] = field(default_factory=dict)
     """Per table, the last epoch that named files for it."""
+    before: tuple[Genesis, ...] = ()
+    """Those of the queries before, in order; without their groups, with the topics as they were
+    known last."""
 
     @property
     def session(self) -> OpenSession:
@@ -400,12 +405,97 @@ def _fold_claim(state: JournalState, claim: Claim) -> JournalState:
         max_results=claim.max_results,
         budgets={},
     )
+    if claim.text is not None:
+        grown = replace(grown, genesis=state.genesis.model_copy(update={"text": claim.text}))
+    if claim.begins is not None:
+        return _with_query(grown, claim.begins)
     if not claim.topics:
         return grown
     if problem := changed_topics(state.topics, claim.topics):
         raise JournalBroken(f"entry {claim.n}: {problem}")
     like = {t.name: [0] * t.partitions for t in claim.topics}
     return replace(_widened(grown, like), topics=tuple(claim.topics))
+
+
+def genesis_of(state: JournalState, sealed: Sealed) -> Genesis:
+    """What the warehouse was when a session ran that has been sealed."""
+    return genesis_at((*state.before, state.genesis), sealed.epoch)
+
+
+def genesis_at(known: Sequence[Genesis], epoch: int) -> Genesis:
+    """Of those of a warehouse, in order, the last one that began before an epoch."""
+    return next((each for each in reversed(known) if each.after < epoch), known[0])
+
+
+def not_changeable(state: JournalState) -> str:
+    """Why the open session cannot go on by another query; empty when it can: it has no row."""
+    session = state.session
+    if state.seal is not None:
+        return f"{session.date} is being sealed, and not all of its rows have been read"
+    rows = rows_between(session.start, state.end)
+    if rows or session.cuts:  # rows of the session before may have been carried, and spilled
+        told = "are read, or accepted as lost" if state.lost_to else "are read"
+        return f"{session.date} has begun by the query as it was: {rows:,} rows of it {told}"
+    return ""
+
+
+def kept_groups(state: JournalState, genesis: Genesis) -> bool:
+    """Whether groups stay where they are under another query: it has the same joins."""
+    return (state.genesis.joins, state.genesis.parents) == (genesis.joins, genesis.parents)
+
+
+def with_journal(state: JournalState, wanted: Genesis) -> Genesis:
+    """The genesis of a changed query as the next claim may give it, where the state allows it.
+
+    `wanted`: as it would begin a warehouse; it says where topics begin that were not read before.
+    """
+    start = {
+        topic: padded(state.end, wanted.start)[topic] if topic in state.end else offsets
+        for topic, offsets in wanted.start.items()
+    }
+    groups = list(state.groups) if kept_groups(state, wanted) else wanted.groups
+    return wanted.model_copy(
+        update={
+            "warehouse_id": state.genesis.warehouse_id,
+            "after": state.epoch,
+            "session": state.session.date,
+            "start": start,
+            "groups": groups,
+        }
+    )
+
+
+def _with_query(state: JournalState, begins: Genesis) -> JournalState:
+    """The state in which the open session goes on by another query."""
+    if problem := not_changeable(state):
+        raise JournalBroken(f"entry {state.n} changes the query: {problem}")
+    if begins != with_journal(state, begins) or begins.cluster_id != state.genesis.cluster_id:
+        raise JournalBroken(f"entry {state.n} changes the query, and does not go on from there")
+    if {slot for _, slot in begins.groups} != set(state.manifests):
+        raise JournalBroken(f"entry {state.n} changes the query, and the slots")
+    start, kept = dict(begins.start), kept_groups(state, begins)
+    counts = {place: sums for place, sums in state.counts.items() if place[0] in start}
+    was = state.genesis.model_copy(update={"groups": [], "topics": list(state.topics)})
+    return replace(
+        state,
+        genesis=begins,
+        before=(*state.before, was),
+        topics=tuple(begins.topics),
+        end=start,
+        sessions=(
+            OpenSession(
+                date=begins.session, start=start, base=state.epoch, progress=_begun(begins, start)
+            ),
+        ),
+        groups=tuple(begins.groups),
+        assignment_version=state.assignment_version if kept else state.epoch,
+        manifests=dict.fromkeys(state.manifests),
+        marks={state.epoch: Mark(start, counts)},
+        counts=counts,
+        reached=((state.epoch, BEGINNING_US),) if begins.carry else (),
+        moves=state.moves if kept else (),
+        lost_to={},  # all of it of sessions before: nothing of the open one is read yet
+    )
 
 
 def changed_topics(known: Iterable[Topic], now: Iterable[Topic]) -> str | None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from spillway.engine.groups import GroupMap
 from spillway.policy.view import F64, I64
+from spillway.protocol.state import genesis_of, kept_groups
 from spillway.readmodel.groups import GroupStates, group_states, open_sessions, per_kib
 from spillway.readmodel.model import ReadModel
 from spillway.tables import Warehouse
@@ -48,9 +49,14 @@ def look_at_joins(
 ) -> list[JoinFigures]:
     """Every join, children first: of a session, or of those that are open.
 
-    Of a sealed session memory is what the last statistics before its seal say. None for one join.
+    Of a sealed session memory is what the last statistics before its seal say. None for one join,
+    nor for a session whose query had other joins: its groups are no more.
     """
-    if len(model.state.genesis.joins) == 1:
+    state = model.state
+    if len(state.genesis.joins) == 1:
+        return []
+    sealed = None if session is None else state.sealed.get(session)
+    if sealed is not None and not kept_groups(state, genesis_of(state, sealed)):
         return []
     sessions = open_sessions(model) if session is None else [session]
     return join_figures(model, group_states(warehouse, model, 0.0, sessions), sessions)

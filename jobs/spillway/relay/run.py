@@ -8,6 +8,7 @@ Failure paths:
 * *Kafka goes away*: what was begun is given up. With `once` that is an error; else the relay
   connects anew, as a start does, until Kafka is back.
 * *Two relays of one topic*: the one that began last works; the other one ends and says so.
+* *The query changes*: what was seen before is in the topic, nothing of the changed query's is.
 * *A file goes while it is read* (a process that slept for a day): an error; the next start reads
   the files of then.
 """
@@ -83,10 +84,12 @@ def relay(
     from_now: bool,
     stop: threading.Event,
     telling: Telling,
+    fits: Callable[[], None],
 ) -> None:
     """Relay until `stop` is set; with `once` until everything that is there at the start is in.
 
-    `connect` fences earlier relays. Raises `RelayRefused`, `HistoryChanged`, ProducerFenced,
+    `connect` fences earlier relays. `fits` is asked when a look has found something new, and raises
+    where that cannot be relayed. Raises `RelayRefused`, `HistoryChanged`, ProducerFenced,
     NotPermitted, TopicProblem, `WarehouseError`; KafkaUnavailable with `once`, and when Kafka does
     not answer at the start.
     """
@@ -99,7 +102,7 @@ def relay(
                 if not begun:
                     telling.on_start(kept)
                 begun = True
-                _run(follower, rows, kept, seen, once, stop, telling)
+                _run(follower, rows, kept, seen, once, stop, telling, fits)
                 return
         except KafkaUnavailable as error:
             if once or not begun:
@@ -139,8 +142,11 @@ def _run(
     once: bool,
     stop: threading.Event,
     telling: Telling,
+    fits: Callable[[], None],
 ) -> None:
     while not stop.is_set():
+        if next_step(kept.position, seen) is not None:
+            fits()
         while (step := next_step(kept.position, seen)) is not None and not stop.is_set():
             began = time.monotonic()
             later = deliver(follower, rows, kept, step)

@@ -23,7 +23,8 @@ from spillway.clock import rfc3339
 from spillway.processes import process_runs
 from spillway.protocol.limit import intake_held
 from spillway.protocol.offsets import padded, partitions
-from spillway.protocol.state import another_query
+from spillway.protocol.queries import kept_query, told_changes
+from spillway.protocol.state import AnotherQuery
 from spillway.readmodel import cache
 from spillway.readmodel.cache import ReadCache
 from spillway.readmodel.event_time import event_time_of
@@ -48,7 +49,7 @@ from spillway.report.model import (
 from spillway.tables import SessionEvent, Warehouse
 from spillway.tables.events import Outcome, SessionHistory, standing_verdicts
 from spillway_schemas.journal import Offsets
-from spillway_schemas.query import Query, load_query
+from spillway_schemas.query import Query, QueryError, load_query
 from spillway_schemas.settings import Settings
 
 DECISIONS = TypeAdapter(list[DecisionStatus])
@@ -178,13 +179,22 @@ def _event_time(model: ReadModel) -> EventTimeStatus | None:
 
 
 def _query(model: ReadModel, settings: Settings) -> tuple[str, Query | None]:
-    """Why the settings' query is not the warehouse's; else the query."""
+    """Why the settings' query is not the open session's; and that one, where it is known."""
+    given, problem = None, ""
     try:
-        query = load_query(settings.query)
+        given = load_query(settings.query)
     except ValueError as error:  # what the tables hold is shown all the same
-        return str(error), None
-    problem = another_query(model.state.genesis.query, query.fingerprint)
-    return problem, None if problem else query
+        problem = str(error)
+    genesis = model.state.genesis
+    if given is not None and (told := told_changes(genesis, given)):
+        problem = (
+            f"it is not the one by which {model.session} runs ("
+            f"{'; '.join(each.text for each in told)}): the next session can take it up"
+        )
+    try:
+        return problem, kept_query(genesis, given)
+    except (AnotherQuery, QueryError):
+        return problem, None
 
 
 def _adaptations(model: ReadModel) -> list[DecisionStatus]:
@@ -379,7 +389,7 @@ def _session(
     return SessionStatus(
         session=session.session,
         stage=stage,
-        rows_in={t: session.rows.get(t, 0) for t in model.partitions},
+        rows_in=session.rows or dict.fromkeys(model.partitions, 0),
         rejected=sum(session.rejected.values()),
         filtered=sum(session.filtered.values()),
         outside=session.outside,

@@ -24,7 +24,7 @@ from spillway import calendar
 from spillway.engine.groups import I64, GroupMap
 from spillway.engine.statistics import F64, shares_of
 from spillway.policy.forecast import Profile
-from spillway.protocol.state import JournalState
+from spillway.protocol.state import JournalState, genesis_of
 from spillway.tables import Warehouse
 from spillway_schemas.journal import HASH_BITS
 
@@ -66,6 +66,8 @@ def day_before(warehouse: Warehouse, state: JournalState, name: str) -> DayBefor
     if not earlier or not calendar.is_trading_day(name, max(earlier)):
         return None
     date = max(earlier)
+    if genesis_of(state, state.sealed[date]) is not state.genesis:
+        return None  # its groups are of another query
     apart = datetime.fromisoformat(state.session.date) - datetime.fromisoformat(date)
     if apart.days > RECENT_DAYS:
         return None

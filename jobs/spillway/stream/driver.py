@@ -66,7 +66,9 @@ class StreamDriver:
         max_results: int,
         recovery: RecoverySettings,
         secrets: Options,
+        query: Genesis | None = None,
     ) -> None:
+        """`query`: what the claim is to say of it (`start.query_to_claim`)."""
         self._warehouse = warehouse
         self._topics = topics
         self._recovery = recovery
@@ -86,7 +88,7 @@ class StreamDriver:
         self._works: list[Work] = []
         self._kept_n, self._open = -1, ""  # so the first state is kept
         name = f"{socket.gethostname()}/{os.getpid()}"
-        self._driver, instructions = protocol.start(name, _now(), process_identity())
+        self._driver, instructions = protocol.start(name, _now(), process_identity(), query)
         self._carry_out(instructions)
 
     @property

@@ -15,11 +15,20 @@ from spillway.engine.spill.spillfile import spill_schema
 from spillway.kafka.client import KafkaCluster
 from spillway.policy.distribution import Places, Tree, distribution, told_rows
 from spillway.protocol.offsets import greater, padded, partitions
-from spillway.protocol.state import JournalState, carries, changed_topics, check_query
+from spillway.protocol.queries import goes_on_by_another
+from spillway.protocol.state import JournalState, carries, changed_topics
 from spillway.tables import Warehouse
 from spillway_schemas.exits import USAGE
 from spillway_schemas.hash_space import ROOT, spaces
-from spillway_schemas.journal import Carried, EventTime, Genesis, Offsets, Prefix, Topic
+from spillway_schemas.journal import (
+    Carried,
+    EventTime,
+    Genesis,
+    Offsets,
+    Prefix,
+    QueryText,
+    Topic,
+)
 from spillway_schemas.query import SINGLE, Query
 from spillway_schemas.session_date import session_date
 from spillway_schemas.settings import Settings
@@ -34,6 +43,35 @@ class StartRefused(Exception):
     exit_code = USAGE
 
 
+def genesis_by(
+    settings: Settings,
+    query: Query,
+    cluster: KafkaCluster,
+    *,
+    session: str | None,
+    now_ms: int,
+    slots: int | None = None,
+) -> Genesis:
+    """The genesis of a warehouse by a query. `slots`: so many, instead of the settings'.
+
+    Raises as `first_entry` does, and `carrying`.
+    """
+    return first_entry(
+        settings,
+        query.fingerprint,
+        query.topics,
+        cluster,
+        session=session,
+        now_ms=now_ms,
+        joins=query.tree.parents,
+        streams=query.tree.own_leaves,
+        event_time=query.event_time,
+        carry=carrying(settings, query),
+        text=query.text,
+        slots=slots,
+    )
+
+
 def first_entry(
     settings: Settings,
     fingerprint: str,
@@ -46,12 +84,14 @@ def first_entry(
     streams: Sequence[int] = (1,),
     event_time: EventTime | None = None,
     carry: bool = False,
+    text: QueryText | None = None,
+    slots: int | None = None,
 ) -> Genesis:
     """The genesis of a new warehouse, by `stream.start` and the calendar or `session`.
 
     `joins`: the query's, children first, each with the number of the one that reads it. `streams`:
     how many streams each of them reads itself. `event_time`: of a query with windows. `carry`: see
-    `carrying`.
+    `carrying`. `text`: the query's. `slots`: so many, instead of the settings'.
 
     Raises `SessionDateError` for a session that is not written `YYYY-MM-DD`, `StartRefused` for
     one that would never end.
@@ -70,11 +110,12 @@ def first_entry(
         cluster_id=cluster.cluster_id(),
         topics=cluster.topics(sorted(set(topics))),
         query=fingerprint,
+        text=text,
         session=date,
         start=start,
         start_rule=rule,
         inputs=len(topics),
-        groups=_groups(settings, joins, streams),
+        groups=_groups(settings, joins, streams, slots or settings.state.slots),
         parents=list(joins.values()),
         joins=list(joins),
         event_time=event_time,
@@ -125,11 +166,11 @@ def check_carry(settings: Settings, state: JournalState) -> None:
 
 
 def _groups(
-    settings: Settings, joins: Mapping[str, int], streams: Sequence[int]
+    settings: Settings, joins: Mapping[str, int], streams: Sequence[int], slots: int
 ) -> list[tuple[Prefix, int]]:
     """The first assignment: `state.groups` groups of each join, shared out over its slots."""
     shares, plan = settings.state.shares, settings.plan
-    groups, slots = settings.state.groups, settings.state.slots
+    groups = settings.state.groups
     weights = () if shares == "even" else tuple(map(float, shares.split(",")))
     try:
         each = GroupMap.initial(groups, slots, weights)
@@ -195,28 +236,31 @@ def _start(
 def state_of_query(warehouse: Warehouse, query: Query) -> JournalState | None:
     """What a stream would find; None for an empty journal. Makes nothing.
 
-    Raises `AnotherQuery` or `WrongTable` when the warehouse is another query's.
+    Raises `QueryChanged` when the warehouse is another query's, or its open session has begun by
+    another one, and `WrongTable` when the tables do not fit.
     """
     state = warehouse.journal.state()
-    if state is not None:
-        check_query(state, query.fingerprint, begins=True)
     spec = tree_spec(query)
-    warehouse.compare_columns(result_schema(spec), spill_schema(spec))
+    warehouse.compare_columns(
+        result_schema(spec),
+        spill_schema(spec),
+        changes=state is not None and (goes_on_by_another(state, query) or bool(state.before)),
+    )
     return state
 
 
 def check_same(
     state: JournalState,
-    fingerprint: str,
+    query: Query,
     cluster: KafkaCluster,
     topics: Sequence[str],
     lost_to: Offsets | None = None,
 ) -> list[Topic]:
     """The topics as they are now. `lost_to`: what is accepted as lost, by commands that wait, too.
 
-    Raises `AnotherQuery`, and `StartRefused` when the journal is of another cluster or topics.
+    Raises `QueryChanged`, and `StartRefused` when the journal is of another cluster or topics.
     """
-    check_query(state, fingerprint, begins=True)
+    changes = goes_on_by_another(state, query)
     genesis = state.genesis
     found = cluster.cluster_id()
     if found != genesis.cluster_id:
@@ -224,8 +268,9 @@ def check_same(
             f"Kafka cluster {found} is not the one that the journal's offsets belong to "
             f"({genesis.cluster_id}). Check kafka.bootstrap_servers, or name a new warehouse.root."
         )
+    known = [topic for topic in state.topics if not changes or topic.name in topics]
     now = cluster.topics(sorted(set(topics)))
-    if problem := changed_topics(state.topics, now):
+    if problem := changed_topics(known, now):
         raise StartRefused(
             f"The topics no longer match the journal: {problem}. Its offsets mean other rows "
             "now. Nothing was written. Name a new warehouse.root to begin again."
@@ -234,6 +279,8 @@ def check_same(
     lost_to = state.lost_to if lost_to is None else lost_to
     ends = padded(greater(state.end, lost_to), beginning)
     for name, partition, first in partitions(beginning):
+        if changes and name not in state.end:
+            continue  # it begins where the changed query says
         end = ends[name][partition]
         if first > end:
             raise StartRefused(
@@ -242,7 +289,7 @@ def check_same(
                 "(retention too short, or the stream was down too long). Rows that were "
                 f"never read cannot be joined. {ACCEPT.format(state.session.date)}"
             )
-    if state.session.carried is not None and state.session.waits_for_rows:
+    if not changes and state.session.carried is not None and state.session.waits_for_rows:
         _check_carried(state, state.session.carried, beginning, lost_to)
     return now
 

@@ -33,6 +33,7 @@ from spillway.protocol.limit import intake_held
 from spillway.protocol.losses import obey_losses
 from spillway.protocol.offsets import rows_between
 from spillway.protocol.plan import waits
+from spillway.protocol.seal import no_further
 from spillway.protocol.state import JournalState
 from spillway.storage import StorageError, private
 from spillway.stream.boundary import never_closes
@@ -44,7 +45,14 @@ from spillway.stream.genesis import check_same, state_of_query
 from spillway.stream.job import EpochJob, Placement
 from spillway.stream.run import IntakeHeld, Wanted, Watcher
 from spillway.stream.source import kafka_options
-from spillway.stream.start import check_session, job_settings, open_journal, refreshed, start_spark
+from spillway.stream.start import (
+    check_session,
+    job_settings,
+    open_journal,
+    query_to_claim,
+    refreshed,
+    start_spark,
+)
 from spillway.stream.supervised import POLL_S, EpochHooks, SupervisedQuery
 from spillway.tables import SessionEvent, Warehouse, exists, opened
 from spillway.tables.definitions import OF_QUERY
@@ -106,7 +114,7 @@ class Stream:
     def is_done(self) -> bool:
         """Whether the session to stream until is sealed already. Makes nothing.
 
-        Raises `AnotherQuery` or `WrongTable` when the warehouse is another query's.
+        Raises `QueryChanged` or `WrongTable` when the warehouse is another query's.
         """
         place = self.settings.warehouse
         if not exists(place.root, place.options):
@@ -160,7 +168,10 @@ class Stream:
                 check_session(self.wanted, state)
                 waiting = self.warehouse.commands.unseen(state)
                 lost_to = obey_losses(state, waiting).lost_to
-                topics = check_same(state, self.query.fingerprint, view, self.query.topics, lost_to)
+                topics = check_same(state, self.query, view, self.query.topics, lost_to)
+                changed = query_to_claim(
+                    self.settings, self.query, state, view, self.clock, self.watcher.on_trouble
+                )
             rehearsal.result()
         if self.watcher.stop.is_set():
             return False
@@ -175,8 +186,11 @@ class Stream:
             max_results=self.settings.results.max_per_session,
             recovery=self.settings.recovery,
             secrets=self.settings.secrets,
+            query=changed,
         )
         state = self.driver.state
+        if state.before:  # only now that nobody else writes by another query
+            self.warehouse.widen_columns()
         placement.hosts = dict(state.hosts)
         self.job = job
         self.driver.use(job)
@@ -232,10 +246,17 @@ class Stream:
         """Run one; how many rows it has read. `losses`: as in `CommandSource.waiting`."""
         commands = self.commands.waiting(self.driver.state, losses=losses)
         before, date, last = self.driver.state.end, self.driver.state.session.date, self._last
+        next_session = calendar.session_after(self.settings.session.days, date)
+        if self.wanted.until_sealed is not None:
+            reached = no_further(
+                self.driver.state, end, commands, next_session, self.wanted.until_sealed
+            )
+            self.supervised.left_rows |= reached != end
+            end = reached
         self.driver.epoch(
             end,
             commands,
-            calendar.session_after(self.settings.session.days, date),
+            next_session,
             limit_rows=self.supervised.max_rows,
             commands_n=self.commands.read_n,
         )
@@ -311,7 +332,8 @@ class Stream:
                 continue
             if self._last is not None and away_since is not None:
                 away_since = None
-            if self._wanted_rows != query.max_rows:
+            is_behind = query.left_rows and self.driver.state.seal is None
+            if self._wanted_rows != query.max_rows or is_behind:
                 query.stop()
                 query.start(self.driver.state.end, self._wanted_rows)
             if time.monotonic() - looked >= min(self.settings.stream.trigger_s, 1.0):
@@ -357,7 +379,8 @@ class Stream:
     def _idle_epoch(self) -> None:
         """An epoch without rows, when something waits and no batch is being worked on."""
         with self.supervised.at_rest() as is_free:
-            if not is_free:
+            # Sealed a moment ago, it leaves the next session as it is: its query may change.
+            if not is_free or self._is_over():
                 return
             try:
                 self.driver.look()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -9,17 +10,19 @@ from spillway import calendar
 from spillway.clock import Clock
 from spillway.decode import compile_streams
 from spillway.engine.join.tree import TreeSpec
-from spillway.kafka.client import cluster
+from spillway.kafka.client import KafkaCluster, cluster
 from spillway.policy.reactivation import DEFAULT as EXPECTED_GAIN
 from spillway.policy.victims import DEFAULT
-from spillway.protocol.state import JournalState, check_query, fold
+from spillway.protocol.queries import goes_on_by_another, told_changes
+from spillway.protocol.state import JournalState, fold
 from spillway.registry import with_schemas
-from spillway.stream.genesis import carrying, check_carry, first_entry
+from spillway.stream.genesis import check_carry, genesis_by
 from spillway.stream.messages import MessageSource
 from spillway.stream.run import SessionNotOpen, StreamFailed, Wanted
 from spillway.stream.session import spark_session
 from spillway.stream.tasks import JobSettings
 from spillway.tables import JournalConflict, Warehouse
+from spillway_schemas.journal import Genesis
 from spillway_schemas.query import Query
 from spillway_schemas.settings import Settings
 
@@ -33,24 +36,13 @@ def open_journal(
 ) -> JournalState:
     """The journal's state, after its first entry when there is none.
 
-    Raises `AnotherQuery`, `StreamFailed`, and what `first_entry` raises.
+    Raises `QueryChanged`, `StreamFailed`, and what `genesis_by` raises.
     """
     state = warehouse.journal.state()
     if state is None:
         session = wanted.session or wanted.until_sealed
         with cluster(settings.kafka.bootstrap_servers, settings.kafka.options) as view:
-            genesis = first_entry(
-                settings,
-                query.fingerprint,
-                query.topics,
-                view,
-                session=session,
-                now_ms=clock(),
-                joins=query.tree.parents,
-                streams=query.tree.own_leaves,
-                event_time=query.event_time,
-                carry=carrying(settings, query),
-            )
+            genesis = genesis_by(settings, query, view, session=session, now_ms=clock())
         calendar.session_after(settings.session.days, genesis.session)
         try:
             warehouse.journal.append(genesis)
@@ -59,10 +51,34 @@ def open_journal(
         state = warehouse.journal.state()
     if state is None:
         raise StreamFailed("the journal is empty after its first entry was written")
-    check_query(state, query.fingerprint, begins=True)
-    check_carry(settings, state)
-    warehouse.table("results")  # made now that the journal is this query's
+    if not goes_on_by_another(state, query):
+        check_carry(settings, state)
+        warehouse.table("results")  # made now that the journal is this query's
     return state
+
+
+def query_to_claim(
+    settings: Settings,
+    query: Query,
+    state: JournalState,
+    view: KafkaCluster,
+    clock: Clock,
+    tell: Callable[[str], None],
+) -> Genesis | None:
+    """What the claim has to say of the query: that it has changed, or its text, which the journal
+    lacks; None: nothing. `tell` hears what has changed.
+
+    Raises `QueryChanged`, and what `genesis_by` raises.
+    """
+    if goes_on_by_another(state, query):
+        date, slots = state.session.date, len(state.slots)
+        tell(f"{date} goes on by a changed query; the sessions before keep theirs")
+        for each in told_changes(state.genesis, query):
+            tell(each.text)
+        return genesis_by(settings, query, view, session=date, now_ms=clock(), slots=slots)
+    if state.genesis.text is None:
+        return state.genesis.model_copy(update={"text": query.text})
+    return None
 
 
 def refreshed(warehouse: Warehouse, state: JournalState) -> JournalState:

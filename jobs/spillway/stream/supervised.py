@@ -67,11 +67,15 @@ class SupervisedQuery:
         self._starts = 0
         self.checkpoint = folder
         self.max_rows = 0
+        self.left_rows = False
+        """Whether an epoch has read less than its batch has: the query is ahead of the journal, and
+        nothing makes it look back until it starts again."""
 
     def start(self, end: Offsets, max_rows: int) -> None:
         """A new query with a new checkpoint, from these offsets."""
         self._starts += 1
         self._failure = None
+        self.left_rows = False
         self._refused = False
         _end_idle_callbacks(self._spark)
         self.max_rows = max_rows

@@ -7,6 +7,7 @@ Every commit to every table of a warehouse is made here (Spark only reads them).
 | `definitions` | columns and partitions of each table |
 | `names` | what a data file's name says |
 | `log` | one table: the only place that commits; conflicts, unknown outcomes, fsync |
+| `columns` | what a table's columns become when its query changes |
 | `numbered`, `journal`, `events` | numbered tables: `journal`, `commands`, `sessions` |
 | `archive` | the journal's old entries, one file a session |
 | `warehouse` | all tables: apply, cleanup's commits, upkeep |

@@ -160,7 +160,7 @@ def merge(table: Table, group: Sequence[ActiveFile]) -> FileRecord | None:
         table.place,
         table.name,
         compact_name(version, uuid.uuid4().hex[:12], 0),
-        table.definition.file_schema,
+        table.seen_columns,
         _rows(table, group),
         dict(group[0].partition),
         row_group_bytes=TAIL_BYTES if table.name in NUMBERED_NAMES else ROW_GROUP_BYTES,
@@ -244,12 +244,20 @@ def _sees(table: Table, files: Sequence[ActiveFile]) -> bool:
 
 def _rows(table: Table, group: Sequence[ActiveFile]) -> Iterator[pa.Table]:
     """Rows of the files, file by file. Those of a numbered table are few: ordered by n."""
-    schema = table.definition.file_schema
+    schema = table.seen_columns
     for file in group:
         with table.place.open(file.path) as source:
             parquet = pq.ParquetFile(source, page_checksum_verification=True)
             for k in range(parquet.num_row_groups):
-                yield parquet.read_row_group(k, use_threads=False).cast(schema)
+                yield _fitted(parquet.read_row_group(k, use_threads=False), schema)
+
+
+def _fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows with all columns of a table: those of a query that has changed are null."""
+    for name in set(schema.names) - set(rows.column_names):
+        field = schema.field(name)
+        rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+    return rows.select(schema.names).cast(schema)
 
 
 def _age(file: ActiveFile) -> tuple[Any, ...]:

@@ -179,6 +179,17 @@ class Journal:
         after = [each.sealed for each in entries if isinstance(each, Epoch) and each.sealed]
         return before | {each.session: each for each in after}
 
+    def geneses(self) -> list[Genesis]:
+        """What the warehouse was, in order, as seen: by its first query, by each changed one."""
+        state, entries = self.read_on()
+        found = [] if state is None else [*state.before, state.genesis]
+        for each in entries:
+            if isinstance(each, Genesis):
+                found.append(each)
+            elif isinstance(each, Claim) and each.begins is not None:
+                found.append(each.begins)
+        return found
+
     def keep(self, state: JournalState) -> None:
         """Keep a snapshot of the state after entry `state.n`, which this handle has seen.
 

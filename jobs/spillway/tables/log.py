@@ -66,9 +66,11 @@ from deltalake.transaction import (
 )
 
 from spillway.storage import Folder
+from spillway.tables.columns import ColumnConflict, Fields, united
 from spillway.tables.damage import COUNTS, LOG, check_log, is_table, last_checkpoint, log_name
 from spillway.tables.definitions import (
     NUMBERED_NAMES,
+    OF_QUERY,
     REMOVED_KNOWN_S,
     SESSION_DATE,
     TableDefinition,
@@ -156,10 +158,10 @@ class Table:
             if explained := place.error_of("read", "", error):
                 raise explained from error
             raise self._unreadable(error) from error
-        if definition.schema is None:
-            self.definition = replace(definition, schema=pa.schema(self._handle.schema()))
-        else:
+        if definition.schema is not None:
             self._check_definition(definition.schema)
+        if definition.schema is None or self.name in OF_QUERY:
+            self.definition = replace(definition, schema=pa.schema(self._handle.schema()))
         self._transactions: dict[str, int] = {}
         self._checkpoint = last_checkpoint(place)
         self._synced = self._checkpoint
@@ -175,6 +177,13 @@ class Table:
     def version(self) -> int:
         """The table version that this process sees."""
         return int(self._handle.version())
+
+    @property
+    def seen_columns(self) -> pa.Schema:
+        """Columns of the table's files as seen now: another process may have widened them since it
+        was opened."""
+        by = self.definition.partition_by
+        return pa.schema([f for f in pa.schema(self._handle.schema()) if f.name not in by])
 
     def refresh(self) -> None:
         """See the newest version of the table."""
@@ -395,13 +404,41 @@ class Table:
 
         Raises `TableConflict` when somebody else has committed since this process looked.
         """
+        self._commit_columns(deltalake.Schema.from_arrow(schema))
+
+    def widen_columns(self, schema: pa.Schema) -> None:
+        """See that the table has these columns beside its own (`columns.united`).
+
+        Raises `WrongTable` where it cannot, `TableConflict` as `change_columns` does.
+        """
+        found = json.loads(self._handle.schema().to_json())
+        columns = self._united(found["fields"], schema)
+        if columns != found["fields"]:
+            self._commit_columns(
+                deltalake.Schema.from_json(json.dumps({**found, "fields": columns}))
+            )
+        self.definition = replace(self.definition, schema=pa.schema(self._handle.schema()))
+
+    def _united(self, found: Fields, schema: pa.Schema) -> Fields:
+        try:
+            return united(found, _fields(schema))
+        except ColumnConflict as error:
+            raise WrongTable(
+                f"the query has changed: {self.name} at {self.place.path()} {error}. A column "
+                "keeps its type: leave it out (results.columns), read the stream by another name "
+                '("trade as t"), or use another warehouse.root'
+            ) from error
+
+    def _commit_columns(self, schema: deltalake.Schema) -> None:
         self.place.assure_exclusive()
         try:
             self._handle.create_write_transaction(
                 [],
                 mode="overwrite",
-                schema=deltalake.Schema.from_arrow(schema),
+                schema=schema,
                 partition_by=list(self.definition.partition_by),
+                # Of no partition: no file goes.
+                partition_filters=[(by, "=", "") for by in self.definition.partition_by],
                 commit_properties=CommitProperties(max_commit_retries=0),
                 post_commithook_properties=_NO_HOOKS,
             )
@@ -446,8 +483,15 @@ class Table:
                 f"{self.name} asks for Delta protocol {needs}; spillway keeps to {_PLAIN}. "
                 "Something else has changed the table: make it anew or restore it"
             )
-        wanted = json.loads(deltalake.Schema.from_arrow(schema).to_json())
-        found = json.loads(self._handle.schema().to_json())
+        by = list(self._handle.metadata().partition_columns)
+        if self.name in OF_QUERY and by == list(self.definition.partition_by):
+            self._united(_fields(self._handle.schema()), schema)
+        else:
+            self.check_columns(schema)
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        """Raise `WrongTable` when the table does not have exactly these columns."""
+        wanted, found = _fields(schema), _fields(self._handle.schema())
         by = list(self._handle.metadata().partition_columns)
         if wanted != found or by != list(self.definition.partition_by):
             of_query = self.name == "results"
@@ -467,7 +511,14 @@ def _sessions(row: Mapping[str, Any]) -> tuple[str, str] | None:
     return None if first is None or last is None else (first, last)
 
 
-def _differences(found: dict[str, Any], wanted: dict[str, Any]) -> str:
+def _fields(schema: Any) -> Fields:
+    """Columns as Delta writes them, of an Arrow schema or a Delta one."""
+    known = schema if isinstance(schema, deltalake.Schema) else deltalake.Schema.from_arrow(schema)
+    fields: Fields = json.loads(known.to_json())["fields"]
+    return fields
+
+
+def _differences(found: Fields, wanted: Fields) -> str:
     """In which columns a table is not as it should be."""
     has, needs = _columns(found), _columns(wanted)
     parts = []
@@ -480,8 +531,7 @@ def _differences(found: dict[str, Any], wanted: dict[str, Any]) -> str:
     return " and ".join(parts) or "has the same columns in another order or partition"
 
 
-def _columns(schema: dict[str, Any]) -> dict[str, str]:
+def _columns(fields: Fields) -> dict[str, str]:
     return {
-        f["name"]: f"{f['type']}{'' if f['nullable'] else ' that is never null'}"
-        for f in schema["fields"]
+        f["name"]: f"{f['type']}{'' if f['nullable'] else ' that is never null'}" for f in fields
     }

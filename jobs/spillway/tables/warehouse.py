@@ -32,6 +32,7 @@ from pydantic import SecretBytes
 from spillway.engine.spill.spillfile import SPILL_COLUMNS
 from spillway.protocol.losses import loss_of
 from spillway.protocol.redo import settled_epoch
+from spillway.protocol.state import genesis_at
 from spillway.storage import Folder, folder
 from spillway.tables.archive import FOLDER as ARCHIVE
 from spillway.tables.archive import Archive
@@ -53,7 +54,6 @@ from spillway.tables.errors import (
     FileMismatch,
     NoWarehouse,
     TableConflict,
-    WrongTable,
 )
 from spillway.tables.events import Commands, Sessions
 from spillway.tables.garbage import MIN_AGE_S, Settled, Sorted, removals, sort_orphans
@@ -119,9 +119,9 @@ class Warehouse:
 
     With `results` (that table's schema; `spill` is that of spilled rows) every table that is not
     there yet is made; without it existing tables are opened as they are (what readers do). A
-    `results` or `spill` of other columns that nobody has ever used is made anew. Tables of `later`
-    wait for their first use: a stream makes these two when the journal says that the warehouse is
-    its query's.
+    `results` or `spill` of other columns that nobody has ever used is made anew; one that was used
+    stays as it is until `widen_columns`. Tables of `later` wait for their first use: a stream makes
+    these two when the journal says that the warehouse is its query's.
     Raises `NoWarehouse`, `WrongTable`, `DamagedTable`; ValueError for a root that is no path.
     """
 
@@ -167,32 +167,55 @@ class Warehouse:
     def table(self, name: str) -> Table:
         """Return one table, opened on first use. Raises KeyError for a name that is none."""
         if name not in self._tables:
-            definition = self._definitions[name]
-            try:
-                self._tables[name] = self._opened(definition, create=self._create)
-            except WrongTable:
-                unused = self._unused(name) if name in OF_QUERY and self._create else None
-                if unused is None or definition.schema is None:
-                    raise
-                with suppress(TableConflict):  # another process was faster
-                    unused.change_columns(definition.schema)
-                self._tables[name] = self._opened(definition, create=False)
+            self._tables[name] = self._opened_to_write(self._definitions[name])
         return self._tables[name]
 
-    def compare_columns(self, results: pa.Schema, spill: pa.Schema) -> None:
+    def _opened_to_write(self, definition: TableDefinition) -> Table:
+        """A table, made where there is none; one of a query, and unused, with its columns."""
+        name, schema = definition.name, definition.schema
+        if name not in OF_QUERY or schema is None or not self._create:
+            return self._opened(definition, create=self._create)
+        if is_table(self.place.child(name)):
+            unused = self._unused(name)
+            if unused is not None and unused.definition.schema != schema:
+                with suppress(TableConflict):  # another process was faster
+                    unused.change_columns(schema)
+        return self._opened(definition, create=True)
+
+    def compare_columns(
+        self, results: pa.Schema, spill: pa.Schema, *, changes: bool = False
+    ) -> None:
         """Raise `WrongTable` when a query with these columns cannot go on here; makes nothing.
 
-        `results` and `spill` are as they are given to a warehouse.
+        `results` and `spill` are as they are given to a warehouse. `changes`: its query changes,
+        or has changed: tables may have other columns, too, and can be given what they lack.
         """
         wanted = definitions(results, spill)
         for name in OF_QUERY:
-            try:
-                self._opened(wanted[name], create=False)
-            except NoWarehouse:
-                pass
-            except WrongTable:
-                if self._unused(name) is None:
-                    raise
+            schema = wanted[name].schema
+            assert schema is not None, "both are given"
+            if not is_table(self.place.child(name)) or self._unused(name) is not None:
+                continue
+            table = self._opened(wanted[name], create=False)
+            if not changes:
+                table.check_columns(schema)
+
+    def widen_columns(self) -> None:
+        """Give `results` and `spill` the columns that this warehouse was opened with, beside their
+        own. Their rows stay as they are. Raises `WrongTable`."""
+        for name in OF_QUERY:
+            schema = self._definitions[name].schema
+            assert schema is not None, "opened with a query"
+            table = self.table(name)
+            for _ in range(APPLY_ATTEMPTS):
+                table.refresh()
+                try:
+                    table.widen_columns(schema)
+                except TableConflict:  # a cleanup, say
+                    continue
+                break
+            else:
+                raise TableConflict(f"{name}: its columns met others {APPLY_ATTEMPTS} times")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -508,14 +531,14 @@ class Warehouse:
     def _lost_cleanups(self, cleaned: set[str]) -> Iterator[str]:
         """Say of which cleaned sessions `results`, or `spill` of a tree of joins, as seen, lacks
         ranges."""
-        sealed = self.journal.sealed() if cleaned else {}
-        if not cleaned & sealed.keys():
+        known = self.journal.sealed() if cleaned else {}
+        if not cleaned & known.keys():
             return
-        state, entries = self.journal.read_on()
-        first = entries[0] if state is None else state.genesis
-        root = spaces(len(first.parents) if isinstance(first, Genesis) else 1)[-1]
-        for session in sorted(cleaned & sealed.keys()):
-            ranges = sealed[session].ranges
+        geneses = self.journal.geneses()
+        for session in sorted(cleaned & known.keys()):
+            sealed = known[session]
+            root = spaces(len(genesis_at(geneses, sealed.epoch).parents))[-1]
+            ranges = sealed.ranges
             below = sum(not root.covers(each) for each in ranges)
             for table, wanted in (("results", len(ranges)), ("spill", below)):
                 there = self.table(table).transaction(f"cleanup/{session}") + 1

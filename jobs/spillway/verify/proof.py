@@ -33,7 +33,7 @@ from spillway.kafka.held import InputLoss, input_losses
 from spillway.protocol.offsets import padded, rows_between
 from spillway.protocol.recovery import judging, watermarks_of
 from spillway.protocol.seal import carried_from, not_sealed
-from spillway.protocol.state import check_query
+from spillway.protocol.state import check_query, genesis_of
 from spillway.registry import SchemaTrouble, with_schemas
 from spillway.stream.messages import MessageSource
 from spillway.tables import KeptCorrections, NothingYet, SessionEvent, Warehouse
@@ -121,17 +121,18 @@ def verify(
     state = warehouse.journal.state()
     if state is None:
         raise NothingYet(warehouse.place.path())
-    check_query(state, query.fingerprint)
     if problem := not_sealed(state, session, warehouse.commands.unseen(state)):
         raise NotSealed(problem)
     sealed = state.sealed[session]
+    genesis = genesis_of(state, sealed)
+    check_query(genesis, query.fingerprint)
     _must_be_cleaned(warehouse, sealed)
     carried = sealed.carried
     # The first carried rows were judged by the watermark of the epoch before.
     since = sealed.base if carried is None else max(carried.since - 1, -1)
     entries = warehouse.journal.read_after(min(since, sealed.base))
-    start = padded(carried_from(state.genesis, sealed, entries), sealed.end)
-    timing = timing_of(state.genesis, sealed, entries)
+    start = padded(carried_from(genesis, sealed, entries), sealed.end)
+    timing = timing_of(genesis, sealed, entries)
     messages = MessageSource(bootstrap, client or {})
     kept, added = _corrections(warehouse, session)
     rows = warehouse.correction_rows(kept, COLUMNS) if kept.last else None
@@ -139,9 +140,9 @@ def verify(
     told = progress or VerifyProgress(session, lambda _: None)
     told.step("asking Kafka whether it still has the input")
     demand_listener(bootstrap)
-    loss = warehouse.accepted_loss(state.genesis, sealed)
+    loss = warehouse.accepted_loss(genesis, sealed)
     with cluster(bootstrap, client) as view:
-        gone = input_losses(view, state.topics, start, sealed.end)
+        gone = input_losses(view, genesis.topics, start, sealed.end)
         if loss is not None and loss.covers(each.lost for each in gone):
             report = _of_lost_input(warehouse, sealed, loss, time.monotonic() - began)
             if record:
@@ -180,7 +181,7 @@ def verify(
         if trouble := SchemaTrouble.told_by(error):
             raise trouble from error
         with cluster(bootstrap, client) as view:  # it may have gone while it was read
-            check_input(input_losses(view, state.topics, start, sealed.end), session)
+            check_input(input_losses(view, genesis.topics, start, sealed.end), session)
         raise
     seconds = round(time.monotonic() - began, 3)
     report.details["seconds"] = seconds
@@ -227,7 +228,8 @@ def timing_of(
     event_time = genesis.event_time
     if event_time is None:
         return None
-    epochs = (each for each in entries if isinstance(each, Epoch))
+    # Of a changed query, no time of the query before.
+    epochs = (e for e in entries if isinstance(e, Epoch) and e.epoch > genesis.after)
     marks = watermarks_of(None if genesis.carry else sealed.session, epochs)
     places = [(topic, p) for topic, ends in sealed.end.items() for p in range(len(ends))]
     begins = padded(sealed.start, sealed.end)

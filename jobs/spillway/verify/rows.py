@@ -13,7 +13,6 @@ that results carry, and which of them are null (`xxhash64` passes over nulls).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -113,15 +112,14 @@ def table_rows(spark: Any, files: TableFiles) -> Any:
     Spark reads local files itself. Those of an object store, for which its JVM would need a client
     and credentials of its own, are read by its Python workers.
     """
-    nullable = pa.schema([field.with_nullable(True) for field in files.schema])
-    frame = from_arrow_schema(nullable)
+    frame = from_arrow_schema(files.nullable)
     if not files.paths:
         return spark.createDataFrame([], frame)
     if files.place.library_options is None:
         reader = spark.read.schema(frame).option("parquet.page.verify-checksum.enabled", "true")
         return reader.parquet(*map(files.place.path, files.paths))
     parts = min(len(files.paths), 2 * spark.sparkContext.defaultParallelism)
-    read = partial(file_rows, replace(files, schema=nullable), parts)
+    read = partial(file_rows, files, parts)
     return spark.range(0, parts, 1, parts).mapInArrow(read, frame)
 
 

@@ -183,12 +183,17 @@ def _plain(key: Column) -> pa.Array:
 
 @dataclass(frozen=True)
 class TableFiles:
-    """Files of a table, and the columns that they have. Picklable."""
+    """Files of a table, and its columns. Picklable."""
 
     place: Folder
     schema: pa.Schema
     paths: Sequence[str]
     """Below `place`."""
+
+    @property
+    def nullable(self) -> pa.Schema:
+        """The columns as they are read."""
+        return pa.schema([field.with_nullable(True) for field in self.schema])
 
 
 def file_rows(
@@ -196,19 +201,28 @@ def file_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Rows of a table's files, in one of Spark's Python workers. Raises `ResultsDamaged`.
 
-    `batches`: in their one column which of so many parts of the files.
+    `batches`: in their one column which of so many parts of the files. Columns that came with a
+    later query are null where a file does not have them.
     """
+    none = files.nullable.empty_table()
+    later = frozenset(field.name for field in files.schema if field.nullable)
     for part in [n for batch in batches for n in batch.column(0).to_pylist()]:
-        for piece in read_files(files.place, files.paths[part::parts], files.schema.names):
-            yield from pa.Table.from_batches([piece]).cast(files.schema).to_batches()
+        for piece in read_files(files.place, files.paths[part::parts], none.column_names, later):
+            mine = pa.schema([none.schema.field(name) for name in piece.schema.names])
+            rows = pa.Table.from_batches([piece]).cast(mine)
+            yield from pa.concat_tables([none, rows], promote_options="default").to_batches()
 
 
 def read_files(
-    folder: Folder, paths: Iterable[str], names: Sequence[str]
+    folder: Folder,
+    paths: Iterable[str],
+    names: Sequence[str],
+    later: frozenset[str] = frozenset(),
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of files of a table. Raises `ResultsDamaged`."""
+    """Rows of files of a table. `later`: columns that a file may lack, and then its rows, too.
+    Raises `ResultsDamaged`."""
     for path in paths:
-        rows = _rows_of(folder, path, names)
+        rows = _rows_of(folder, path, names, later)
         while True:
             try:
                 piece = next(rows, None)
@@ -229,14 +243,17 @@ def is_damage(error: Exception) -> bool:
     return not isinstance(error, pa.ArrowMemoryError)
 
 
-def _rows_of(folder: Folder, path: str, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _rows_of(
+    folder: Folder, path: str, names: Sequence[str], later: frozenset[str]
+) -> Iterator[pa.RecordBatch]:
     with folder.open(path) as source:
-        yield from _pieces(source, names)
+        yield from _pieces(source, names, later)
 
 
-def _pieces(source: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _pieces(source: Any, names: Sequence[str], later: frozenset[str]) -> Iterator[pa.RecordBatch]:
     """A file's rows, texts as dictionaries: what repeats is hashed once."""
     schema = pq.read_schema(source)
+    names = [name for name in names if name in schema.names or name not in later]
     texts = [name for name in names if pa.types.is_string(schema.field(name).type)]
     file = pq.ParquetFile(source, page_checksum_verification=True, read_dictionary=texts)
     yield from file.iter_batches(PIECE_ROWS, columns=list(names), use_threads=False)

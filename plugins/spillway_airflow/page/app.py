@@ -16,7 +16,7 @@ from fastapi.exceptions import RequestValidationError
 
 from spillway_airflow.page import actions, door
 from spillway_airflow.page.gate import Gate
-from spillway_airflow.sections import SPILLWAY, setting
+from spillway_airflow.sections import SPILLWAY, named_query, page_name, sections, setting
 
 if TYPE_CHECKING:
     from spillway.live.watch import PageLook, Watch
@@ -73,7 +73,9 @@ class _Looking:
                 raise HTTPException(503, NO_SPILLWAY) from error
             config = setting("config", self._section)
             path = Path(config) if config else None
-            self._watch = Watch(lambda: load_settings(path)[0])
+            query = named_query(self._section)
+            flags = {} if query is None else {"query": query.name}
+            self._watch = Watch(lambda: load_settings(path, flags)[0])
         return self._watch
 
 
@@ -88,6 +90,11 @@ def _views(app: FastAPI, watch: Callable[[], Watch], rights: door.Rights) -> Non
             "name": someone.get_name(),
             "may": rights.allowed(request, someone),
             "dags": rights.dags,
+            "pages": [
+                {"section": each, "name": page_name(each), "here": each == rights.section}
+                for each in sections()
+                if each == rights.section or door.Rights(each).may_see(request, someone)
+            ],
             "calendar": seen.calendar,
             "zone": seen.zone,
             "policies": list(POLICIES),

@@ -31,12 +31,21 @@ class Rights:
     """Who may do what with a section's warehouse: the rights to the runs of its DAGs."""
 
     def __init__(self, section: str = SPILLWAY) -> None:
+        self.section = section
         self.dags = {name: dag_id(name, section) for name in NAMED}
         """Ids of the section's DAGs, for the page to name and start."""
         rebalance, close = self.dags["rebalance"], self.dags["market_close"]
         self.see = requires_access_dag("GET", DagAccessEntity.RUN, rebalance)
         self.rebalance = requires_access_dag("POST", DagAccessEntity.RUN, rebalance)
         self.close = requires_access_dag("POST", DagAccessEntity.RUN, close)
+
+    def may_see(self, request: Request, someone: Any) -> bool:
+        """Whether a user may see the section's page."""
+        try:
+            self.see(request, someone)
+        except HTTPException:
+            return False
+        return True
 
     def allowed(self, request: Request, someone: Any) -> dict[str, bool]:
         """What a user may do, for the page to show; each action asks again."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from spillway.protocol.losses import loss_of
-from spillway.protocol.state import JournalState, fold, replay
+from spillway.protocol.state import JournalState, fold, genesis_of, replay
 from spillway_schemas.journal import Epoch, Genesis, Offsets, Sealed, entry_from, entry_texts
 from spillway_schemas.losses import LostRange
 
@@ -136,7 +136,7 @@ def left(world: World, state: JournalState, sealed: Sealed) -> Counter[Identity]
 
 def losses(world: World, state: JournalState, sealed: Sealed) -> list[LostRange]:
     """What a session says that it has lost."""
-    loss = loss_of(state.genesis, sealed, world.journal)
+    loss = loss_of(genesis_of(state, sealed), sealed, world.journal)
     return [*(loss.ranges if loss else ()), *world.accepted.get(sealed.session, ())]
 
 
@@ -194,7 +194,9 @@ def few(found: Counter[Identity]) -> str:
 def records(world: World, state: JournalState) -> list[str]:
     """The journal's own figures against the tables, and the chain of sessions."""
     out = []
-    start = state.genesis.start
+    first = world.journal[0]
+    assert isinstance(first, Genesis)
+    start = first.start
     seals = {sealed.session: sealed.epoch for sealed in state.sealed.values()}
     written = Counter(
         (session, n)
@@ -264,11 +266,13 @@ def dropped(world: World) -> Counter[tuple[str, int]]:
 
 def quarantined(world: World, state: JournalState) -> list[str]:
     """Every rejected value that was read is in quarantine, once."""
+    first = world.journal[0]
+    assert isinstance(first, Genesis)
     got = Counter(row for _, _, row in contents(world, "quarantine"))
     passed = never_read(world)
     expected = Counter(
         (i, p, o)
-        for i, p, o, value in world.read(state.genesis.start, state.end)
+        for i, p, o, value in world.read(first.start, state.end)
         if value == REJECTED and (i, p, o) not in passed
     )
     return [] if got == expected else [f"quarantine has {got}, should have {expected}"]

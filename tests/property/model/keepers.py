@@ -12,12 +12,13 @@ from spillway.engine.spill.generations import DeferredGenerations, VoidedCuts
 from spillway.protocol.deferral import UNREADABLE, deferred_rows
 from spillway.protocol.losses import loss_of, without_lost
 from spillway.protocol.recovery import Restore, check_restored
+from spillway.protocol.state import genesis_of, replay
 from spillway.storage import FileInfo
 from spillway.stream.decoding import cut_epochs
 from spillway.tables.garbage import sort_orphans
 from spillway_schemas.filenames import cleanup_name, compact_name
 from spillway_schemas.hash_space import join_of
-from spillway_schemas.journal import Genesis, PartitionCount, Prefix, Sealed
+from spillway_schemas.journal import PartitionCount, Prefix, Sealed
 
 from .rules import cleaned_to
 from .shell import Context, counted, values_of
@@ -115,8 +116,9 @@ def write_deferred(context: Context, sealed: Sealed, name: str) -> Generator[Non
     """Write what slots had in memory when they were lost as spilled rows, once."""
     world, rules = context.world, context.rules
     app, table = f"deferred/{sealed.session}", world.tables["spill"]
-    genesis = world.journal[0]
-    assert isinstance(genesis, Genesis)
+    state = replay(world.journal)
+    assert state is not None
+    genesis = genesis_of(state, sealed)
     again = deferred_rows(genesis, sealed, world.journal)
     if again is None or table.version_of(app) >= 0:
         return

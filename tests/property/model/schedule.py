@@ -15,7 +15,7 @@ from spillway.protocol.losses import gone_from, lost_ranges, obey_losses
 from spillway.protocol.offsets import greater, least, padded, reaches
 from spillway.protocol.plan import unseen
 from spillway.protocol.recovery import InputChanged
-from spillway.protocol.state import JournalBroken, replay
+from spillway.protocol.state import JournalBroken, genesis_of, replay
 from spillway_schemas.hash_space import spaces
 from spillway_schemas.journal import Epoch, Genesis, Move, Offsets, Prefix
 from tests.commands import command_of
@@ -73,6 +73,8 @@ class Outcome:
     """Epochs after which two sessions were open."""
     withdrawn: int
     """Seals that were pending and were taken back."""
+    changed: int
+    """Sessions that were taken up by a changed query."""
     lost: int
     """Epochs that accepted a loss."""
     noticed: str
@@ -373,7 +375,7 @@ class Schedule:
         for session, entry in self.sealed.items():
             assert entry.sealed is not None
             start, end = entry.sealed.start, entry.sealed.end
-            again = deferred_rows(state.genesis, entry.sealed, world.journal)
+            again = deferred_rows(genesis_of(state, entry.sealed), entry.sealed, world.journal)
             if again is not None:
                 start = least(padded(start, again.read_to), again.read_from)
                 end = greater(end, again.read_to)
@@ -576,6 +578,7 @@ class Schedule:
             voided=sum(len(e.voided) for e in epochs),
             open_together=open_together(epochs),
             withdrawn=sum(bool(e.withdrawn) for e in epochs),
+            changed=sum(e.kind == "claim" and e.begins is not None for e in self.world.journal),
             lost=sum(bool(e.lost_to) for e in epochs),
             noticed=self.noticed,
         )

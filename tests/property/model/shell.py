@@ -69,6 +69,8 @@ from .world import (
 )
 
 TaskRun = Generator[None, None, SlotReport]
+CHANGES = 0.3
+"""Drivers that come with a changed query."""
 TOGETHER = 0
 """Where the engine tells of each join what moves, one word tells of all here."""
 map_of = lru_cache(maxsize=64)(GroupMap)
@@ -131,7 +133,7 @@ class Shell:
 
     def __init__(self, context: Context, name: str) -> None:
         self.context, self.world, self.name = context, context.world, name
-        self.driver, self.todo = protocol.start(name, "now")
+        self.driver, self.todo = protocol.start(name, "now", query=self.changed_query())
         self.handle = 0
         """What this process's journal handle has seen: a number of entries."""
         self.running = self.main()
@@ -147,6 +149,20 @@ class Shell:
         self.pending: list[Command] = []
         self.lost: frozenset[int] = frozenset()
         """Slots that reports of this epoch called missing."""
+
+    def changed_query(self) -> Genesis | None:
+        """Another query than the journal's, now and then: it means the same, so that results stay
+        comparable, and to the protocol it is another one. None: whatever the journal says.
+
+        The draw is its own: whether queries change, other things happen as they do.
+        """
+        if self.context.quiet or Random(f"{self.name} query").random() >= CHANGES:
+            return None
+        first, now = self.world.journal[0], topics(self.world)
+        assert isinstance(first, Genesis)
+        start = {topic.name: [0] * topic.partitions for topic in now}
+        update = {"query": f"query of {self.name}", "topics": now, "start": start}
+        return first.model_copy(update=update)
 
     def say(self, text: str) -> None:
         """A line of the trace."""

@@ -5,7 +5,7 @@ import { Decisions } from "./decisions.js";
 import { h, icon, put } from "./dom.js";
 import { Groups } from "./groups.js";
 import { Overview } from "./overview.js";
-import { nowMs, Refused, seen, view } from "./server.js";
+import { leave, nowMs, Refused, seen, view } from "./server.js";
 import { Sessions } from "./sessions.js";
 import { age, count, setZone, visible } from "./words.js";
 
@@ -79,9 +79,9 @@ class Page {
     if (window.parent === window) return;
     try {
       const { history, location: outer } = window.parent;
-      const at = outer.pathname.indexOf("/plugin/spillway");
-      if (at < 0) return;
-      const path = `${outer.pathname.slice(0, at)}/plugin/spillway${location.pathname}${location.hash}`;
+      const [plugin] = outer.pathname.match(/^.*\/plugin\/[^/]+/) ?? [];
+      if (!plugin) return;
+      const path = `${plugin}${location.pathname}${location.hash}`;
       history.replaceState(history.state, "", path);
     } catch {
       // a frame of another origin: its address is its own
@@ -114,7 +114,21 @@ class Page {
     const may = Object.values(data.may).some(Boolean);
     this.button.disabled = !may;
     this.button.title = may ? "" : `You may look, and not act: that needs the right to start runs of ${data.dags.rebalance} or ${data.dags.market_close}.`;
+    this.choose(data.pages);
     this.me = data; // before the first look its zone is empty: then it is asked for again
+  }
+
+  /** One query of several: its page is another one. */
+  choose(pages) {
+    this.chooser?.remove();
+    if (pages.length < 2) return;
+    const select = h(
+      "select",
+      { id: "query", "aria-label": "Query", onchange: () => leave(`plugin/${select.value}/${select.value}/`) },
+      pages.map((each) => h("option", { value: each.section, selected: each.here }, each.name)),
+    );
+    this.chooser = select;
+    document.querySelector(".brand").after(select);
   }
 
   async see(signal) {

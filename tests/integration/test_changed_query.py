@@ -1,0 +1,71 @@
+"""A query that changes between two sessions, on the real parts: both are exact, each by its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import deltalake
+import pytest
+
+from spillway.calendar import close_ms
+from tests.integration.day import STREAMS, Day, messages
+from tests.integration.failpoints import THEN
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
+
+FIRST, SECOND = "2026-01-05", "2026-01-06"
+ROWS = 2_000
+
+
+def test_the_next_session_takes_a_changed_query_up(
+    tmp_path: Path,
+    broker: str,
+    topics: Callable[..., dict[str, str]],
+    spark_env: dict[str, str],
+) -> None:
+    """While the first is streamed, the second's rows are there, and it reads none of them."""
+    names = topics(*STREAMS, partitions=2, configs={"retention.ms": "-1"})
+    extra = {"SESSION__BOUNDARY": "calendar"}
+    day = Day(
+        tmp_path / "day", broker, names, spark_env, slots=1, budget_bytes=96 << 10, extra=extra
+    )
+    old = day.folder / "old.toml"
+    (day.folder / "query.toml").rename(old)
+    two = {stream: names[stream] for stream in ("stock", "volume")}
+    changed = replace(day, topics=two)  # writes the query's file, with two streams
+    try:
+        for seed, date in enumerate((FIRST, SECOND)):
+            day.produce(messages(seed, ROWS, keys=ROWS), at_ms=close_ms("XNYS", date) - 1000)
+        commands = [
+            ["--set", f"query={old}", "stream", "--session", FIRST, "--until-sealed", FIRST],
+            ["stream", "--until-sealed", SECOND],
+            # By the settings both are of the changed query.
+            ["cleanup", "--session", FIRST],
+            ["verify", "--session", FIRST, "--json"],
+            ["cleanup", "--session", SECOND],
+            ["verify", "--session", SECOND, "--json"],
+        ]
+        words = [word for command in commands for word in (THEN, *command)]
+        day.ok(*words[1:])
+        said = (day.folder / "log.txt").read_text()
+        assert f"{SECOND} goes on by a changed query" in said
+        assert f"stream review: goes: topic {names['review']}" in said
+        first_end = day.sealed(FIRST)["end"]
+        assert changed.sealed(SECOND)["start"] == {
+            topic: first_end[topic] for topic in two.values()
+        }
+        assert day.check(FIRST)["cleanup"] > 0
+        assert changed.check(SECOND)["cleanup"] > 0
+        verdicts = [line for line in said.splitlines() if line.startswith('{"session"')]
+        assert ['"complete": true' in line for line in verdicts] == [True, True]
+
+        # Whoever reads the table finds both days in it.
+        root = str(day.folder / "warehouse" / "results")
+        found = deltalake.DeltaTable(root).to_pyarrow_table()
+        assert found.num_rows == len(day.results())
+        coordinates = found.select(["session_date", "review_offset"]).to_pylist()
+        assert {r["session_date"] for r in coordinates if r["review_offset"] is None} == {SECOND}
+    finally:
+        day.clean()
