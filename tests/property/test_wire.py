@@ -106,7 +106,7 @@ def batches(draw: st.DrawFn) -> bytes:
 )
 def test_columns_are_what_the_client_reads(data: bytes, lane: int, group: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wire, "LANE_BYTES", lane)
+        patch.setattr(wire, "lane_bytes", lambda _: lane)
         patch.setattr(wire, "GROUP_BYTES", group)
         assert by_columns(data) == by_the_client(data)
 
@@ -119,7 +119,7 @@ def test_values_that_look_like_records_mislead_no_lane(monkeypatch: pytest.Monke
     """A value that holds whole records in a row: a guess falls into it and is found wrong."""
     inner = packed(0, rows_of([b"abcdefgh"] * 40))[61:]
     data = packed(7, rows_of([inner, b"x" * 90, inner * 3, None] * 5))
-    monkeypatch.setattr(wire, "LANE_BYTES", 128)
+    monkeypatch.setattr(wire, "lane_bytes", lambda _: 128)
     cuts = wire._guesses(
         np.frombuffer(data, np.uint8), np.array([61]), np.array([len(data)])
     )[0].tolist()  # fmt: skip
@@ -135,9 +135,16 @@ def test_lanes_are_found_where_records_are_like_messages() -> None:
     body = packed(0, rows_of(values))[61:]
     data = np.frombuffer(body, np.uint8)
     cuts, _ = wire._guesses(data, np.array([0]), np.array([len(body)]))
-    assert len(cuts) >= 0.95 * (len(body) // wire.LANE_BYTES - 1)
+    assert len(cuts) >= 0.95 * (len(body) // wire.lane_bytes(len(body)) - 1)
     true = set(wire._walked(data, np.array([0]), np.array([len(body)]))[0].tolist())
     assert set(cuts.tolist()) <= true
+
+
+def test_lanes_are_as_long_as_what_there_is_asks_for() -> None:
+    """A small answer of an epoch takes short lanes: their number and their length both cost."""
+    assert [wire.lane_bytes(size) for size in (0, 1 << 17, 300 << 10, 16 << 20)] == [
+        2048, 2048, 3135, 23170,
+    ]  # fmt: skip
 
 
 def test_what_is_cut_off_is_left_for_the_next_time() -> None:

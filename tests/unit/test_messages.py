@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from spillway.kafka.reading import TopicRange, TopicReader, _Answer
 from spillway.kafka.wire import headers
-from spillway.stream.messages import ranges_of, shares
+from spillway.stream.messages import ROWS_WORTH_A_TASK, ranges_of, shares
 from tests.property.test_wire import packed, rows_of
 
 
@@ -20,14 +20,18 @@ def test_ranges_are_what_lies_between() -> None:
     ]
 
 
-@given(st.lists(st.integers(1, 100), max_size=12), st.integers(1, 5))
+@given(
+    st.lists(st.integers(1, 100) | st.integers(1, 3).map(lambda n: n * 60_000), max_size=12),
+    st.integers(1, 5),
+)
 def test_each_range_has_one_task_and_no_task_much_more_than_another(
     sizes: list[int], tasks: int
 ) -> None:
     ranges = [TopicRange("t", n, 10, 10 + size) for n, size in enumerate(sizes)]
     found = shares(ranges, tasks)
     assert sorted((each for some in found for each in some), key=lambda r: r.partition) == ranges
-    assert len(found) == min(tasks, len(ranges))
+    fewest = next(n for n in range(1, 100) if sum(sizes) <= n * ROWS_WORTH_A_TASK)
+    assert len(found) == min(tasks, len(ranges), fewest)
     assert all(found)
     rows = [sum(each.end - each.begin for each in some) for some in found]
     assert max(rows, default=0) - min(rows, default=0) <= max(sizes, default=0)
@@ -37,7 +41,7 @@ def test_of_a_batch_that_begins_before_what_was_asked_for_the_first_rows_are_pas
     """A broker may send more of a batch than it was asked for; the client passes over it, too."""
     data = packed(0, rows_of([b"%d" % n for n in range(20)]))
     reader = TopicReader.__new__(TopicReader)
-    reader._record_bytes = {}
+    reader._record_bytes, reader._batch_bytes = {}, {}
     wanted = TopicRange("t", 0, 0, 18)
     for begin, expected in ((0, range(18)), (10, range(10, 18))):
         answer = _Answer(19, begin, data, list(headers(data)))

@@ -115,6 +115,8 @@ class TopicReader:
         self._ends: dict[Any, int] = {}
         self._record_bytes: dict[str, float] = {}
         """By topic, as they come from the broker."""
+        self._batch_bytes: dict[str, int] = {}
+        """The largest batch in a topic's last answer."""
         try:
             self._consumer = KafkaConsumer(bootstrap_servers=bootstrap.split(","), **config)
         except (KafkaError, OSError) as error:
@@ -202,8 +204,9 @@ class TopicReader:
         begin = max(wanted.begin, answer.begin)
         held = [each for each in held if each.last_offset >= begin]
         if rows := sum(each.records for each in held):
-            size = sum(each.end - each.begin for each in held)
-            self._record_bytes[wanted.topic] = size / rows
+            sizes = [each.end - each.begin for each in held]
+            self._record_bytes[wanted.topic] = sum(sizes) / rows
+            self._batch_bytes[wanted.topic] = max(sizes)
         try:
             for records in read_records(held, answer.data):
                 part = _within(records, begin, wanted.end)
@@ -222,6 +225,7 @@ class TopicReader:
         most = max(
             (
                 1.1 * (each.end - each.begin) * self._record_bytes[each.topic]
+                + 2 * self._batch_bytes[each.topic]
                 if each.topic in self._record_bytes
                 else FIRST_FETCHED_BYTES
                 for each in ranges

@@ -48,9 +48,15 @@ def ranges_of(start: Offsets, end: Offsets) -> list[TopicRange]:
     ]
 
 
+ROWS_WORTH_A_TASK = 65_536
+"""Reading and decoding so many takes about as long as a task costs beside them."""
+
+
 def shares(ranges: Sequence[TopicRange], tasks: int) -> list[tuple[TopicRange, ...]]:
-    """The ranges for at most so many tasks: the largest first, each to the task that has least."""
-    found: list[list[TopicRange]] = [[] for _ in range(min(tasks, len(ranges)))]
+    """The ranges for at most so many tasks, and no more than their rows are worth: the largest
+    first, each to the task that has least."""
+    worth = -(-sum(each.end - each.begin for each in ranges) // ROWS_WORTH_A_TASK)
+    found: list[list[TopicRange]] = [[] for _ in range(min(tasks, len(ranges), max(1, worth)))]
     rows = [0] * len(found)
     for each in sorted(ranges, key=lambda r: r.begin - r.end):
         least = rows.index(min(rows))
