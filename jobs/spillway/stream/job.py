@@ -167,6 +167,7 @@ class EpochJob:
         self.before: DayBefore | None = None
         """How the rows of the session before came; None: it is not known, or not asked for."""
         self._known_salts: dict[int, tuple[int, ...]] = {}
+        self._pinned: tuple[tuple[int, ...], tuple[str, ...], Any] | None = None
         self.decoders = DECODERS_PER_CORE * spark.sparkContext.defaultParallelism
         self.block_type = from_arrow_schema(BLOCK_SCHEMA)
         self.report_type = from_arrow_schema(REPORT_SCHEMA)
@@ -179,7 +180,7 @@ class EpochJob:
         """
         cores, parts = self.spark.sparkContext.defaultParallelism, partitions(slots)
         none = self.spark.range(0, cores, 1, cores).mapInArrow(rehearse_batches, self.block_type)
-        anchors = pinned(self.spark, self.block_type, self._salts(parts), [""] * parts)
+        anchors = self._anchors(self._salts(parts), ("",) * parts)
         frame = anchors.unionAll(none.repartition(parts, "slot"))
         frame.mapInArrow(rehearse_batches, self.report_type).collect()
 
@@ -226,7 +227,7 @@ class EpochJob:
             warehouse_options=self.settings.warehouse_options,
         )
         spark = self.spark
-        anchors = pinned(spark, self.block_type, salt, [hosts.get(s, "") for s in range(parts)])
+        anchors = self._anchors(salt, tuple(hosts.get(s, "") for s in range(parts)))
         blocks = []
         if any(task.leaving for task in tasks.values()):
             # First, so that it runs beside the decoders and not after them.
@@ -273,6 +274,12 @@ class EpochJob:
         if slots not in self._known_salts:
             self._known_salts[slots] = salts(self.spark, slots)
         return self._known_salts[slots]
+
+    def _anchors(self, salt: tuple[int, ...], hosts: tuple[str, ...]) -> Any:
+        """The same frame from epoch to epoch, until slots or their hosts change."""
+        if self._pinned is None or self._pinned[:2] != (salt, hosts):
+            self._pinned = salt, hosts, pinned(self.spark, self.block_type, salt, hosts)
+        return self._pinned[2]
 
     def _decoded(self, ranges: Sequence[TopicRange], task: DecodeTask) -> Any:
         return reading_frame(

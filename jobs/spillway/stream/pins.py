@@ -23,7 +23,7 @@ _SEED = 42
 
 def salts(spark: Any, slots: int) -> tuple[int, ...]:
     """For each slot an int that Spark's hash partitioning puts into the partition of its number."""
-    murmur = spark.sparkContext._jvm.org.apache.spark.unsafe.hash.Murmur3_x86_32(_SEED)
+    murmur = _class(spark, "org.apache.spark.unsafe.hash.Murmur3_x86_32")(_SEED)
     return least_values(murmur.hashInt, slots)
 
 
@@ -43,18 +43,21 @@ def pinned(spark: Any, schema: Any, salt: Sequence[int], locations: Sequence[str
     `locations[i]` is a host name, `executor_<host>_<id>` for one executor, or empty for no
     preference.
     """
-    jvm, gateway = spark.sparkContext._jvm, spark.sparkContext._gateway
+    gateway = spark.sparkContext._gateway
     output = spark.createDataFrame([], schema)._jdf.queryExecution().analyzed().output()
-    to_seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
-    internal_row = jvm.org.apache.spark.sql.catalyst.expressions.GenericInternalRow
-    anchor = jvm.org.apache.spark.unsafe.types.UTF8String.fromString("anchor")
+    to_seq = _class(spark, "org.apache.spark.api.python.PythonUtils").toSeq
+    internal_row = _class(spark, "org.apache.spark.sql.catalyst.expressions.GenericInternalRow")
+    anchor = _class(spark, "org.apache.spark.unsafe.types.UTF8String").fromString("anchor")
+    of_two, any_object = _class(spark, "scala.Tuple2"), _class(spark, "java.lang.Object")
     rows = []
     for value, location in zip(salt, locations, strict=True):
-        cells = gateway.new_array(jvm.java.lang.Object, output.size())
+        cells = gateway.new_array(any_object, output.size())
         cells[0], cells[1] = int(value), anchor
-        rows.append(jvm.scala.Tuple2(internal_row(cells), to_seq([location] if location else [])))
-    row_class = jvm.java.lang.Class.forName("org.apache.spark.sql.catalyst.InternalRow")
-    tag = jvm.scala.reflect.ClassTag.apply(row_class)
+        rows.append(of_two(internal_row(cells), to_seq([location] if location else [])))
+    row_class = _class(spark, "java.lang.Class").forName(
+        "org.apache.spark.sql.catalyst.InternalRow"
+    )
+    tag = _class(spark, "scala.reflect.ClassTag").apply(row_class)
     rdd = spark.sparkContext._jsc.sc().makeRDD(to_seq(rows), tag)
     return _by_slot(spark, output, rdd, len(salt))
 
@@ -74,17 +77,23 @@ def _by_slot(spark: Any, output: Any, rdd: Any, partitions: int) -> Any:
     """A frame over rows of Spark's own, which are partitioned by the first column."""
     from pyspark.sql import DataFrame
 
-    jvm = spark.sparkContext._jvm
-    to_seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
-    partitioning = jvm.org.apache.spark.sql.catalyst.plans.physical.HashPartitioning(
+    to_seq = _class(spark, "org.apache.spark.api.python.PythonUtils").toSeq
+    partitioning = _class(spark, "org.apache.spark.sql.catalyst.plans.physical.HashPartitioning")(
         to_seq([output.apply(0)]), partitions
     )
-    none = jvm.scala.Option.empty()
-    plan = jvm.org.apache.spark.sql.execution.LogicalRDD(
+    none = _class(spark, "scala.Option").empty()
+    plan = _class(spark, "org.apache.spark.sql.execution.LogicalRDD")(
         output, rdd, partitioning, to_seq([]), False, none, spark._jsparkSession, none, none
     )
-    dataset = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
+    of_rows = _class(spark, "org.apache.spark.sql.classic.Dataset").ofRows
+    dataset = of_rows(spark._jsparkSession, plan)
     return DataFrame(dataset, spark)
+
+
+def _class(spark: Any, name: str) -> Any:
+    """A class of the JVM by its whole name. Written as a path, each part of it would be looked for
+    as a class in every jar: that was a quarter of what the driver's JVM did for an epoch."""
+    return getattr(spark.sparkContext._jvm, name)
 
 
 def salted(salts: tuple[int, ...], blocks: Sequence[Block]) -> Any:
