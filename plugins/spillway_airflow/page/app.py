@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 
+from spillway_airflow.connections import environment
 from spillway_airflow.page import actions, door
 from spillway_airflow.page.gate import Gate
 from spillway_airflow.sections import SPILLWAY, named_query, page_name, sections, setting
@@ -75,7 +76,7 @@ class _Looking:
             path = Path(config) if config else None
             query = named_query(self._section)
             flags = {} if query is None else {"query": query.name}
-            self._watch = Watch(lambda: load_settings(path, flags)[0])
+            self._watch = Watch(lambda: load_settings(path, flags, environment(self._section))[0])
         return self._watch
 
 
