@@ -214,8 +214,8 @@ class NamedConnection:
         except AirflowNotFoundException:
             raise self._problem(
                 "Airflow has no connection of this name, or cannot read it. Add it (Admin, "
-                f"Connections, or `airflow connections add`), or leave {self.part}_connection out "
-                f"and give {self.variable} to Airflow's processes"
+                f"Connections, or `airflow connections import`), or leave {self.part}_connection "
+                f"out and give {self.variable} to Airflow's processes"
             ) from None
         except (AirflowRuntimeError, AirflowSecretsBackendAccessDenied) as error:
             raise self._problem(f"Airflow does not give it: {error}") from None

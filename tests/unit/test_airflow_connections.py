@@ -28,6 +28,7 @@ from spillway_airflow.page.app import _Looking
 from spillway_airflow.triggers import SealedTrigger
 from spillway_schemas.secret import revealed
 from spillway_schemas.settings import load_settings
+from tests.doc_blocks import blocks
 from tests.lanes import explored
 
 SECRET = 'riv"er\\bank'
@@ -163,6 +164,21 @@ def seen_in(text: str) -> bool:
     return any(part in text for part in ("riv", "bank"))
 
 
+def test_the_page_s_connection_can_be_imported(tmp_path: Path) -> None:
+    from airflow.secrets.local_filesystem import load_connections_dict
+
+    [block] = [
+        each for each in blocks() if each.page.name == "security.md" and each.language == "json"
+    ]
+    file = tmp_path / "connections.json"
+    file.write_text("\n".join(block.lines))
+    [(name, found)] = load_connections_dict(str(file)).items()
+    made = NamedConnection("spillway", "kafka", name).options(found)
+    assert made["security.protocol"] == "SASL_SSL"
+    client = python_options(made, "consumer")
+    assert (client["sasl_plain_username"], client["sasl_plain_password"]) == ("spillway", "...")
+
+
 def _any_login_is_what_the_client_logs_in_with(user: str, password: str) -> None:
     made = kafka_options(connection("kafka", user, password, EXTRA))
     client = python_options(made, "admin")
@@ -276,7 +292,7 @@ def test_a_connection_that_is_not_there_is_named_by_whoever_needs_it(
     desk["kafka_connection"] = "dekc"
     says = (
         r"\[spillway\] kafka_connection = dekc: Airflow has no connection of this name.*"
-        "airflow connections add.*SPILLWAY_KAFKA__OPTIONS"
+        "airflow connections import.*SPILLWAY_KAFKA__OPTIONS"
     )
     with pytest.raises(ConnectionProblem, match=says):
         Running(["verify"], print)

@@ -22,6 +22,7 @@ from spillway_airflow.launchers import GONE_S, STOP_S, KubernetesLauncher
 from spillway_schemas.query import load_query
 from spillway_schemas.secret import _HARMLESS
 from spillway_schemas.settings import Settings, catalogue, load_settings, values
+from tests.doc_blocks import blocks
 from tests.docker_files import (
     CHART,
     HEADROOM,
@@ -78,11 +79,17 @@ OWN: dict[str, Any] = {
     "affinity": {"nodeAffinity": {}},
     "priorityClassName": "desk",
 }
-"""What `docs/bring-your-own.md` ends with: own query, store, login, certificates."""
+"""Something for every value that the chart has."""
+PAGE: dict[str, Any] = next(
+    load("\n".join(block.lines), CSafeLoader)
+    for block in blocks()
+    if block.page.name == "deployment.md" and block.language == "yaml"
+)
+"""The example of `docs/deployment.md`."""
 SMALL: dict[str, Any] = {
     "settings": {"state": {"budget_bytes": 67108864}, "warehouse": {"root": "/data/tables/"}},
     "cores": 1,
-    "warehouse": {"claim": "tables"},
+    "claim": {"name": "tables"},
 }
 
 
@@ -125,9 +132,9 @@ class Release:
         return load_settings(folder / "spillway.toml", environ=environ)[0]
 
 
-@pytest.fixture(scope="module", params=["default", "own", "small"])
+@pytest.fixture(scope="module", params=["default", "own", "page", "small"])
 def release(request: pytest.FixtureRequest) -> Release:
-    given = {"default": {}, "own": OWN, "small": SMALL}[request.param]
+    given = {"default": {}, "own": OWN, "page": PAGE, "small": SMALL}[request.param]
     return Release(given, rendered(given))
 
 
@@ -148,7 +155,7 @@ def test_it_keeps_the_api(release: Release, kubernetes: str) -> None:
 
 
 def test_helm_finds_nothing_to_mend() -> None:
-    for given in ({}, OWN, SMALL):
+    for given in ({}, OWN, PAGE, SMALL):
         done = helm("lint", "--strict", CHART, "--values", "-", given=json.dumps(given))
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -208,7 +215,7 @@ def test_a_claim_that_is_there_is_used(tmp_path: Path) -> None:
     small = Release(SMALL, rendered(SMALL))
     assert "PersistentVolumeClaim" not in small.objects
     assert small.mounts["/data/tables"]["persistentVolumeClaim"] == {"claimName": "tables"}
-    made = rendered({"warehouse": {"storageClass": "fast", "size": "1Ti"}})
+    made = rendered({"claim": {"storageClass": "fast", "size": "1Ti"}})
     spec = made["PersistentVolumeClaim"]["spec"]
     assert spec["storageClassName"] == "fast"
     assert spec["resources"]["requests"]["storage"] == "1Ti"
@@ -277,7 +284,7 @@ def test_a_change_of_settings_is_a_new_pod(default: Release) -> None:
     [
         ({"setings": {}}, "setings"),
         ({"cores": 0}, "cores"),
-        ({"warehouse": {"size": "200"}}, "size"),
+        ({"claim": {"size": "200"}}, "size"),
         ({"files": {"spillway.toml": ""}}, "spillway.toml"),
         ({"settings": {"spark": {"master": "spark://h:7077"}}}, "say `cores` instead"),
         ({"settings": {"state": {"root": "/state"}}}, "leave it out"),
