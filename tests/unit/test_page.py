@@ -345,6 +345,16 @@ def test_actions_are_the_command_line_with_name_and_reason(
     assert told()[-1][:3] == ["rebalance", "--json", "--policy=lazy-disk"]
 
 
+def test_an_action_without_its_secrets_is_not_begun(
+    client: Client, told: Callable[[], list[list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__SPILLWAY__KAFKA_CONNECTION", "nowhere")
+    found = client("user").post("/act/spill", json=ACTIONS["/act/spill"])
+    assert found.status_code == 503
+    assert "[spillway] kafka_connection = nowhere: " in found.json()["detail"]
+    assert told() == []
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [
