@@ -17,6 +17,7 @@ from tests.integration.secured import (
     PASSWORDS,
     READER,
     TAG,
+    WORD,
     WRITER,
     SecuredBroker,
     SecuredDay,
@@ -61,10 +62,11 @@ def make_day(
         day.clean()
 
 
-def test_a_day_with_read_and_describe_alone(
+def test_a_day_with_a_certificate(
     secured: SecuredBroker, make_day: Callable[[str, dict[str, str]], Day]
 ) -> None:
-    day = make_day(secured.sasl, secured.login(READER))
+    """Whole; with a login it is one under Airflow: `test_airflow_day.py`."""
+    day = make_day(secured.mutual, secured.certificate(READER))
     day.produce(messages(31, ROWS, keys=600))
     code, told = day.output("doctor")
     assert code == 0, told
@@ -75,17 +77,36 @@ def test_a_day_with_read_and_describe_alone(
     assert day.check(DAY)["cleanup"] > 0
     code, told = day.output("status", "--json")
     assert json.loads(told)["lag_rows"] == 0
-    everything = (day.folder / "log.txt").read_text() + told
-    assert not [word for word in PASSWORDS.values() if word in everything]
 
 
-def test_a_client_with_a_certificate(
+SCENARIO = """
+seed = 4
+rows = 600
+duration_s = 60
+start = 2026-01-05T14:30:00Z
+partitions = 2
+[keys]
+count = 40
+"""
+
+
+def test_one_login_writes_and_another_reads(
     secured: SecuredBroker, make_day: Callable[[str, dict[str, str]], Day]
 ) -> None:
-    day = make_day(secured.mutual, secured.certificate(READER))
-    day.produce(messages(33, ROWS, keys=600))
+    day = make_day(secured.sasl, secured.login(READER))
+    scenario = day.folder / "scenario.toml"
+    streams = [f'[streams.{s}]\nkind = "{s}"\ntopic = "{t}"\n' for s, t in day.topics.items()]
+    scenario.write_text(SCENARIO + "".join(streams))
+    refused = day.run("produce", str(scenario))
+    assert refused != 0, "the reader may not write"
+    writer = json.dumps(secured.login(WRITER))
+    day.ok("produce", str(scenario), SPILLWAY_KAFKA__OPTIONS=writer)
     day.ok("stream", "--session", DAY, "--available-now")
     assert day.results()
+    _, told = day.output("status", "--json")
+    assert json.loads(told)["lag_rows"] == 0
+    everything = (day.folder / "log.txt").read_text() + told
+    assert not [word for word in (WORD, PASSWORDS[WRITER]) if word in everything]
 
 
 def test_a_wrong_password_is_said_and_not_shown(
