@@ -26,7 +26,7 @@ from spillway_airflow.page import Page, actions, door
 from spillway_airflow.page.app import NAMES, build
 from spillway_airflow.page.gate import Gate
 from spillway_airflow.page.headers import HEADERS, REPORT_POLICY
-from spillway_schemas.settings import load_settings
+from spillway_schemas.settings import SettingsError, load_settings
 from tests.page_warehouse import HOSTILE, page_day, write_page_warehouse
 
 pytestmark = pytest.mark.usefixtures("no_watch_is_left")
@@ -248,6 +248,20 @@ def test_a_report_is_a_page_of_its_own_that_runs_nothing(client: Client) -> None
     assert "script" not in REPORT_POLICY
     assert page.get("/report/2026-01-09").status_code == 404
     assert client(None).get("/report/2026-01-05").status_code == 401
+
+
+def test_a_report_says_which_settings_are_wrong(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are read anew for it, and with them the secrets of Airflow's connections."""
+
+    def wrong(*_: object) -> str:
+        raise SettingsError("kafka_connection = desk: Airflow has no connection of this name")
+
+    monkeypatch.setattr(Watch, "report", wrong)
+    found = client("viewer").get("/report/2026-01-05")
+    assert found.status_code == 503
+    assert "kafka_connection = desk" in found.json()["detail"]
 
 
 def test_what_is_unchanged_is_not_sent_again(client: Client) -> None:

@@ -152,11 +152,12 @@ def _views(app: FastAPI, watch: Callable[[], Watch], rights: door.Rights) -> Non
     def report(date: str) -> Response:
         """One day's report, as `spillway status --report` writes it."""
         from spillway.tables import NothingYet, NoWarehouse
+        from spillway_schemas.settings import SettingsError
 
         _known(watch(), date)
         try:
             return Response(watch().report(date), media_type="text/html")
-        except (NoWarehouse, NothingYet) as error:
+        except (NoWarehouse, NothingYet, SettingsError) as error:
             raise HTTPException(503, str(error)) from error
 
     @app.get("/data/decisions")
