@@ -34,6 +34,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from airflow.sdk import Connection
+from airflow.sdk.exceptions import (
+    AirflowNotFoundException,
+    AirflowRuntimeError,
+    AirflowSecretsBackendAccessDenied,
+)
+from airflow.sdk.log import amask_secret, mask_secret
 from pydantic import ValidationError
 
 from spillway_airflow.sections import SPILLWAY, setting
@@ -203,12 +210,6 @@ class NamedConnection:
     @contextmanager
     def looked_up(self) -> Iterator[None]:
         """Say what to do when Airflow does not give it. Raises `ConnectionProblem`."""
-        from airflow.sdk.exceptions import (
-            AirflowNotFoundException,
-            AirflowRuntimeError,
-            AirflowSecretsBackendAccessDenied,
-        )
-
         try:
             yield
         except AirflowNotFoundException:
@@ -259,12 +260,8 @@ def environment(section: str = SPILLWAY) -> dict[str, str]:
     """
     found = dict(os.environ)
     for each in named_connections(section):
-        from airflow.sdk import Connection
-        from airflow.sdk.log import mask_secret
-
         with each.looked_up():
-            connection = Connection.get(each.name)
-        options = each.options(connection)
+            options = each.options(Connection.get(each.name))
         mask_secret(_hidden(options))
         found = each.merged(found, options)
     return found
@@ -274,12 +271,8 @@ async def environment_async(section: str = SPILLWAY) -> dict[str, str]:
     """`environment` for a trigger, whose event loop must not wait."""
     found = dict(os.environ)
     for each in named_connections(section):
-        from airflow.sdk import Connection
-        from airflow.sdk.log import amask_secret
-
         with each.looked_up():
-            connection = await Connection.async_get(each.name)
-        options = each.options(connection)
+            options = each.options(await Connection.async_get(each.name))
         await amask_secret(_hidden(options))
         found = each.merged(found, options)
     return found
