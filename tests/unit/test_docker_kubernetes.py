@@ -160,9 +160,7 @@ def test_helm_finds_nothing_to_mend() -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_chart_is_of_this_version() -> None:
-    chart = load((CHART / "Chart.yaml").read_text(), CSafeLoader)
-    assert chart["version"] == chart["appVersion"] == version()
+def test_where_everything_is_tested_there_is_helm() -> None:
     assert "helm" in (ROOT / ".ci" / "run").read_text()
 
 
