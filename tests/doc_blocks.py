@@ -14,7 +14,8 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 SHELL = ("", "console")
 """Languages of blocks that hold commands and what they print."""
 COMMAND = re.compile(
-    r"(?:(?:\.venv/bin/)?(?:spillway|python -m)|make|docker/make-secrets|docker|kubectl)(?: |$)"
+    r"(?:(?:\.venv/bin/)?(?:spillway|python -m)|make|docker/make-secrets|docker|kubectl|helm)"
+    r"(?: |$)"
 )
 """How a line begins that is typed."""
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import subprocess
 import tomllib
+from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,11 +15,13 @@ from typing import Any
 
 from yaml import CSafeLoader, load, load_all
 
+from tests.missing import without
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCKER = ROOT / "docker"
 DOCKERFILE = DOCKER / "Dockerfile"
 COMPOSE = DOCKER / "compose.yaml"
-MANIFEST = DOCKER / "kubernetes" / "stream.yaml"
+CHART = DOCKER / "helm"
 USER = "10001"
 
 HEADROOM = 1.25
@@ -39,9 +44,27 @@ def compose() -> dict[str, Any]:
     return found
 
 
-def manifest() -> dict[str, dict[str, Any]]:
-    """The objects of the Kubernetes manifest by their kind."""
-    found = [each for each in load_all(MANIFEST.read_text(), CSafeLoader) if each]
+def helm(*arguments: str | Path, given: str = "") -> subprocess.CompletedProcess[str]:
+    """Run Helm, which is not asked for a cluster."""
+    if shutil.which("helm") is None:
+        without("helm", "see how .ci/run gets it")
+    return subprocess.run(
+        ["helm", *arguments], input=given, capture_output=True, text=True, check=False
+    )
+
+
+def rendered(
+    values: Mapping[str, Any] | None = None, release: str = "spillway", namespace: str = "spillway"
+) -> dict[str, dict[str, Any]]:
+    """The objects that Helm makes of the chart, by their kind. `values`: instead of the chart's.
+
+    Raises ValueError with what Helm says.
+    """
+    where = ("--namespace", namespace, "--values", "-")
+    done = helm("template", release, CHART, *where, given=json.dumps(values or {}))
+    if done.returncode != 0:
+        raise ValueError(done.stderr)
+    found = [each for each in load_all(done.stdout, CSafeLoader) if each]
     kinds = {each["kind"]: each for each in found}
     assert len(kinds) == len(found), "two objects of one kind"
     return kinds

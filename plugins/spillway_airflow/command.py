@@ -10,6 +10,9 @@ What is called is set in a section of Airflow's configuration (`spillway_airflow
 |---|---|---|
 | `config` | spillway's settings file | `spillway.toml` in the working directory |
 | `command` | the program, when it is installed elsewhere | `spillway` beside this Python |
+
+Secrets that the section's connections hold reach a command in its environment
+(`spillway_airflow.connections`).
 """
 
 from __future__ import annotations
@@ -22,10 +25,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from spillway_airflow.connections import environment
 from spillway_airflow.sections import SPILLWAY, named_query, setting
 
 END_S = 20.0
@@ -80,7 +84,10 @@ def ends_with_parent() -> None:
 
 
 class Running:
-    """A command that runs; its output is told line by line."""
+    """A command that runs; its output is told line by line.
+
+    Raises `ConnectionProblem` where a connection of the section cannot be used.
+    """
 
     def __init__(
         self,
@@ -89,7 +96,6 @@ class Running:
         *,
         config: str | None = None,
         section: str = SPILLWAY,
-        env: Mapping[str, str] | None = None,
     ) -> None:
         self.name = arguments[0]
         self._tell = tell
@@ -101,7 +107,7 @@ class Running:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, **(env or {}), "NO_COLOR": "1"},
+            env={**environment(section), "NO_COLOR": "1"},
             start_new_session=True,
             preexec_fn=ends_with_parent,
         )

@@ -26,6 +26,7 @@ from typing import Any, Protocol
 from spillway.private import open_private, private_folder
 from spillway.processes import stat_fields
 from spillway_airflow.command import command_shown, program, without
+from spillway_airflow.connections import ConnectionProblem, environment
 from spillway_airflow.sections import SPILLWAY, setting
 
 STOP_S = 120.0
@@ -110,6 +111,8 @@ class ProcessLauncher:
             with open(self.folder / "stream.lock", "w", opener=open_private) as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 return self._start()
+        except ConnectionProblem as error:
+            raise LaunchFailed(f"the stream cannot be started: {error}") from error
         except (OSError, subprocess.TimeoutExpired) as error:
             raise LaunchFailed(f"the stream cannot be started in {self.folder}: {error}") from error
 
@@ -123,6 +126,7 @@ class ProcessLauncher:
             text=True,
             check=False,
             timeout=60,
+            env=environment(self.section),
         )
         if done.returncode != 0:
             told = done.stderr.strip().rpartition("\n")[2]  # the last line of a traceback

@@ -34,6 +34,9 @@ INHERITED = frozenset(
         "maintenance_at",
         "start_date",
         "launcher",
+        "kafka_connection",
+        "registry_connection",
+        "warehouse_connection",
     }
 )
 """What the section of a named query has from the one whose settings file it is in. Of the rest two

@@ -11,6 +11,7 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from spillway_airflow.command import program
+from spillway_airflow.connections import ConnectionProblem, environment_async
 from spillway_airflow.sections import SPILLWAY
 
 TELL_EVERY_S = 60.0
@@ -53,6 +54,11 @@ class SealedTrigger(BaseTrigger):
             await asyncio.sleep(self.every_s)
 
     async def _look(self) -> dict[str, Any] | None:
+        try:
+            env = await environment_async(self.section)
+        except ConnectionProblem as error:
+            self.log.warning("spillway status: %s", error)
+            return None
         process = await asyncio.create_subprocess_exec(
             *program(self.config, self.section),
             "status",
@@ -60,6 +66,7 @@ class SealedTrigger(BaseTrigger):
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
+            env=env,
         )
         try:
             printed, told = await process.communicate()

@@ -76,6 +76,8 @@ _CREDENTIALS = re.compile(
 _AT = re.compile(r"@(?=[\w.\[-])")
 _QUOTED = re.compile(r"""(["'])((?:(?!\1)[^\\]|\\.)*)\1""", re.DOTALL)
 _ESCAPE = re.compile(r"\\([0-3][0-7]{0,2}|[4-7][0-7]?|.)", re.DOTALL)
+_ESCAPED = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r"}
+"""What would end the quoted text, or begin an escape."""
 _CONTROLS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
@@ -121,6 +123,12 @@ def unescaped(text: str) -> str:
     """What stands between quotes in a login module's line, as Java's parser of it
     (`StreamTokenizer`) reads it."""
     return _ESCAPE.sub(_character, text)
+
+
+def escaped(text: str) -> str:
+    """Text as it is written between double quotes in a login module's line: `unescaped` reads it
+    back."""
+    return "".join(_ESCAPED.get(character, character) for character in text)
 
 
 def _character(escape: re.Match[str]) -> str:

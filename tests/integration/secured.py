@@ -1,7 +1,7 @@
 """A broker as companies have them: TLS, logins, and permissions for each user; on loopback.
 
 The embedded broker's own folder, jars and processes, with other properties. Certificates are of an
-authority that is made here.
+authority that is made here. `READER` may do what the documentation asks for, and nothing else.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import datetime
 import ipaddress
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,34 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from kafka import KafkaAdminClient
+from kafka.admin import (
+    ACL,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    ResourcePattern,
+    ResourceType,
+)
+from kafka.errors import KafkaError
 
 from spillway.kafka import broker as embedded
+from spillway.kafka.client import KafkaCluster
+from spillway.kafka.options import python_options
 from spillway.kafka.properties import HOST, LOG4J, server_properties
+from tests.integration.day import STREAMS, Day
 
-ROOT_USER = "operator"
-PASSWORDS = {ROOT_USER: "operator's own", "reader": 'r"ead\\er', "writer": "writer-secret"}
+ROOT_USER, READER, WRITER = "operator", "reader", "writer"
+WORD = "Jupiter"
+"""Of the reader's password, without anything that an escape would change."""
+PASSWORDS = {ROOT_USER: "operator's own", READER: f'q"uo\\{WORD}', WRITER: "writer-secret"}
 """A quote and a backslash in one: login modules have an escape for both."""
+RIGHTS = {
+    READER: (ACLOperation.READ, ACLOperation.DESCRIBE),
+    WRITER: (ACLOperation.WRITE, ACLOperation.DESCRIBE),
+}
+"""On topics that begin with `TAG`."""
+TAG = "desk-"
 MECHANISM = "SCRAM-SHA-512"
 START_S = 60.0
 
@@ -70,7 +92,7 @@ def secured_broker(folder: Path) -> Iterator[SecuredBroker]:
     authority = _Authority("Test Authority")
     (folder / "authority.pem").write_bytes(authority.certificate)
     (folder / "server.pem").write_bytes(authority.signed("localhost", server=True))
-    (folder / "reader.pem").write_bytes(authority.signed("reader"))
+    (folder / f"{READER}.pem").write_bytes(authority.signed(READER))
     sasl, mutual, controller = (embedded.free_port() for _ in range(3))
     (folder / "log4j2.yaml").write_text(LOG4J)
     properties = folder / "server.properties"
@@ -93,7 +115,7 @@ def secured_broker(folder: Path) -> Iterator[SecuredBroker]:
         )
     try:
         found = SecuredBroker(f"{HOST}:{sasl}", f"{HOST}:{mutual}", folder)
-        _wait(found, process)
+        _grant(found, process)
         yield found
     finally:
         process.terminate()
@@ -130,24 +152,67 @@ def _properties(folder: Path, sasl: int, mutual: int, controller: int) -> str:
     return "".join(f"{name}={value}\n" for name, value in lines.items())
 
 
-def _wait(broker: SecuredBroker, process: subprocess.Popen[bytes]) -> None:
-    from kafka import KafkaAdminClient
-    from kafka.errors import KafkaError
-
-    from spillway.kafka.options import python_options
-
+def _grant(broker: SecuredBroker, process: subprocess.Popen[bytes]) -> None:
+    """Wait until it answers, and say what its users may do."""
+    options = python_options(broker.login(ROOT_USER), "admin")
     until = time.monotonic() + START_S
     while True:
         if process.poll() is not None or time.monotonic() > until:
             raise AssertionError((broker.folder / "broker.log").read_text()[-3000:])
         try:
-            options = python_options(broker.login(ROOT_USER), "admin")
-            KafkaAdminClient(
+            admin = KafkaAdminClient(
                 bootstrap_servers=broker.sasl, bootstrap_timeout_ms=3000, **options
-            ).close()
-            return
+            )
+            break
         except (KafkaError, OSError):
             time.sleep(0.2)
+    topics = ResourcePattern(ResourceType.TOPIC, TAG, ACLResourcePatternType.PREFIXED)
+    with admin:
+        admin.create_acls(
+            [
+                ACL(f"User:{user}", "*", operation, ACLPermissionType.ALLOW, topics)
+                for user, operations in RIGHTS.items()
+                for operation in operations
+            ]
+        )
+
+
+@dataclass
+class SecuredDay(Day):
+    """A day whose commands log in as they may; others send its rows, and read them to compare."""
+
+    secured: SecuredBroker = field(kw_only=True)
+
+    def produce(self, made: Sequence[tuple[str, bytes | None]], at_ms: int | None = None) -> None:
+        """As somebody who may write, and do just that."""
+        with self._as(WRITER, "producer"):
+            super().produce(made, at_ms)
+
+    def check(self, session: str) -> Counter[str]:
+        """By what an operator reads."""
+        with self._as(ROOT_USER, "consumer"):
+            return super().check(session)
+
+    @contextlib.contextmanager
+    def _as(self, user: str, role: Any) -> Iterator[None]:
+        before = self.bootstrap, self.client
+        self.bootstrap = self.secured.sasl
+        self.client = python_options(self.secured.login(user), role)
+        try:
+            yield
+        finally:
+            self.bootstrap, self.client = before
+
+
+def secured_topics(broker: SecuredBroker, tag: str) -> dict[str, str]:
+    """Fresh topics, two partitions each, by their streams."""
+    names = {stream: f"{TAG}{stream}-{tag}" for stream in STREAMS}
+    view = KafkaCluster(broker.sasl, broker.login(ROOT_USER))
+    try:
+        view.create_topics(dict.fromkeys(names.values(), 2))
+    finally:
+        view.close()
+    return names
 
 
 class _Authority:

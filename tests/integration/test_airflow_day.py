@@ -1,29 +1,43 @@
 """A trading day under a real Airflow, on a standalone Spark cluster of two hosts.
 
-Opened, rebalanced, closed, proved complete.
+Opened, rebalanced, closed, proved complete. Kafka asks for a login, and allows no more than reading
+the topics; Airflow has the password in a connection.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from spillway import calendar as exchange
 from spillway.demo.airflow import Airflow
 from spillway.kafka.broker import free_port
 from tests.integration.airflow_server import airflow, finish
-from tests.integration.day import STREAMS, Day, messages, wait_for
+from tests.integration.day import Day, messages, wait_for
+from tests.integration.secured import (
+    PASSWORDS,
+    READER,
+    WORD,
+    SecuredBroker,
+    SecuredDay,
+    secured_broker,
+    secured_topics,
+)
 from tests.integration.standalone import Cluster, standalone
 
 LASTS_S = 900
 DELAY_S = 600
 """`[spillway] close_delay_s`."""
+CONNECTION = "desk_kafka"
+OPTIONS = "KAFKA__OPTIONS"
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(LASTS_S)]
 
@@ -55,32 +69,41 @@ def spark_cluster(tmp_path: Path, spark_env: dict[str, str]) -> Iterator[Cluster
         yield cluster
 
 
+@pytest.fixture(scope="module")
+def secured(jars: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+    with secured_broker(tmp_path_factory.mktemp("secured")) as broker:
+        yield broker
+
+
 @pytest.fixture
 def day(
-    calendar: str,
-    tmp_path: Path,
-    broker: str,
-    topics: Callable[..., dict[str, str]],
-    spark_cluster: Cluster,
+    calendar: str, tmp_path: Path, secured: SecuredBroker, spark_cluster: Cluster
 ) -> Iterator[Day]:
-    made = Day(
+    made = SecuredDay(
         tmp_path / "airflow-day",
-        broker,
-        topics(*STREAMS, partitions=2),
+        secured.sasl,
+        secured_topics(secured, tmp_path.name),
         spark_cluster.env,
         budget_bytes=128 << 10,
         max_rows=2_000,
         master=spark_cluster.url,
-        extra={"SESSION__CALENDAR": calendar, "SPARK__UI_PORT": str(free_port())},
+        extra={
+            "SESSION__CALENDAR": calendar,
+            "SPARK__UI_PORT": str(free_port()),
+            OPTIONS: json.dumps(secured.login(READER)),
+        },
+        secured=secured,
     )
     yield made
     made.clean()
 
 
 @pytest.fixture
-def server(day: Day, calendar: str, tmp_path: Path) -> Iterator[Airflow]:
-    """Airflow with the day's settings in its environment, as a deployment would give them."""
+def server(day: Day, calendar: str, secured: SecuredBroker, tmp_path: Path) -> Iterator[Airflow]:
+    """Airflow with the day's settings in its environment, as a deployment would give them, but for
+    Kafka's options: those are in a connection."""
     kept = {k: v for k, v in day.env().items() if k.startswith(("SPILLWAY_", "SPARK_", "JAVA_"))}
+    del kept[f"SPILLWAY_{OPTIONS}"]
     with pytest.MonkeyPatch.context() as patch:
         for name, value in kept.items():
             patch.setenv(name, value)
@@ -89,13 +112,29 @@ def server(day: Day, calendar: str, tmp_path: Path) -> Iterator[Airflow]:
             "SPILLWAY__SERVICE_FOLDER": str(tmp_path / "service"),
             "SPILLWAY__CLOSE_DELAY_S": str(DELAY_S),
             "SPILLWAY__CALENDAR": calendar,
+            "SPILLWAY__KAFKA_CONNECTION": CONNECTION,
         }
         with airflow(tmp_path / "home", more) as found:
+            connect(found, secured)
             yield found
 
 
+def connect(server: Airflow, secured: SecuredBroker) -> None:
+    """Give Airflow the login; what is no secret of it is in the connection's extra."""
+    options = secured.login(READER)
+    del options["sasl.jaas.config"]
+    made = {
+        "connection_id": CONNECTION,
+        "conn_type": "generic",
+        "login": READER,
+        "password": PASSWORDS[READER],
+        "extra": json.dumps(options),
+    }
+    server.call("POST", "/api/v2/connections", made)
+
+
 def test_a_day_from_open_to_proof(
-    day: Day, server: Airflow, calendar: str, spark_cluster: Cluster
+    day: Day, server: Airflow, calendar: str, spark_cluster: Cluster, tmp_path: Path
 ) -> None:
     # Only a session that has closed can be planned by the scheduler, and backfilled.
     session = last_closed(calendar, time.time())
@@ -103,10 +142,14 @@ def test_a_day_from_open_to_proof(
     day.produce(messages(1, 6_000, keys=6_000))
     server.unpause("market_open", "rebalance", "maintenance")
     opened = server.trigger("market_open")
+    stream = 0
     try:
         assert finish(server, "market_open", opened) == "success", server.tasks(
             "market_open", opened
         )
+        stream = running_stream(server)
+        warned = server.xcom("market_open", opened, "doctor")
+        assert sum("grant DescribeConfigs" in each for each in warned) == 3
         # The scheduler may have planned a run of its own: whichever came first started it.
         assert started(server) == [True]
         closed_and_encrypted(spark_cluster, day)
@@ -122,13 +165,22 @@ def test_a_day_from_open_to_proof(
         found = server.xcom("rebalance", decided, "decide")
         assert found["asked"] or found["declined"]
         assert json.loads(day.output("status", "--json")[1])["session"] == session
+        # So the seal is waited for, in the triggerer, which asks Kafka, too.
+        os.kill(stream, signal.SIGSTOP)
         asked = {"session": session, "reason": "the test is over"}
         sealed = server.call("POST", "/spillway/act/seal", asked)  # as the page's button does
         assert sealed["code"] == 0, sealed
         overview = server.call("GET", "/spillway/data/overview")
-        assert "problem" not in overview or overview["problem"] == "looking", overview
+        assert overview["stream"]["lag_rows"] == 0, overview
+        assert not shown_by_processes()
         server.unpause("market_close")
         closed = planned(server, session)
+        waiting = lambda: server.tasks("market_close", closed)["wait_for_seal"]  # noqa: E731
+        wait_for(lambda: waiting() == "deferred", 60, "a look by the triggerer", 0.5)
+        log = lambda: server.log("market_close", closed, "wait_for_seal")  # noqa: E731
+        # The task has told it once, before it was deferred.
+        wait_for(lambda: log().count("rows wait in Kafka") >= 2, 60, "what the triggerer saw", 0.5)
+        os.kill(stream, signal.SIGCONT)
         assert finish(server, "market_close", closed, 400) == "success", server.tasks(
             "market_close", closed
         )
@@ -163,10 +215,35 @@ def test_a_day_from_open_to_proof(
         events = server.call("GET", "/api/v2/assets/events")["asset_events"]
         keys = {event.get("partition_key") for event in events}
         assert session in keys, events
+        assert not shown_by_processes()
+        assert not kept_in(tmp_path), "a password was written down"
     finally:
-        pid = json.loads((server.home.parent / "service" / "stream.json").read_text())["pid"]
-        os.kill(pid, 15)
-        wait_for(lambda: not Path(f"/proc/{pid}").exists(), 60, "the stream to end")
+        if stream:
+            os.kill(stream, signal.SIGCONT)
+            os.kill(stream, signal.SIGTERM)
+            wait_for(lambda: not Path(f"/proc/{stream}").exists(), 60, "the stream to end")
+
+
+def running_stream(server: Airflow) -> int:
+    """The process id of the stream that Airflow has started."""
+    note = json.loads((server.home.parent / "service" / "stream.json").read_text())
+    pid: int = note["pid"]
+    return pid
+
+
+def shown_by_processes() -> list[list[str]]:
+    """The command lines that have the password."""
+    lines = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    return [line for line in lines if WORD in " ".join(line)]
+
+
+def kept_in(folder: Path) -> list[Path]:
+    """The files that have the password: logs of Airflow, Spark and the stream, Airflow's database
+    with its XComs and rendered fields, the tables."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert any(path.name == "airflow.db" for path in files)
+    assert any(path.name == "stream.log" for path in files)
+    return [path for path in files if WORD.encode() in path.read_bytes()]
 
 
 def closed_and_encrypted(cluster: Cluster, day: Day) -> None:

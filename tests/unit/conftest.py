@@ -13,14 +13,22 @@ import pytest
 def settings(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """`[spillway]` of Airflow's configuration; of another section `section.name`."""
     # Only their tests pay for Airflow.
-    from spillway_airflow import alerts, command, dag_docs, launchers, links, sections
+    from spillway_airflow import (
+        alerts,
+        command,
+        connections,
+        dag_docs,
+        launchers,
+        links,
+        sections,
+    )
 
     found: dict[str, str] = {}
 
     def setting(name: str, section: str = "spillway") -> str | None:
         return found.get(name if section == "spillway" else f"{section}.{name}")
 
-    for module in (alerts, command, dag_docs, launchers, links, sections):
+    for module in (alerts, command, connections, dag_docs, launchers, links, sections):
         monkeypatch.setattr(module, "setting", setting)
     return found
 

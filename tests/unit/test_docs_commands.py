@@ -75,7 +75,7 @@ def words_of(command: str) -> list[list[str]]:
 def judge(command: str, *, whole: bool) -> None:
     """Raise `Wrong` for a command that does not exist. `whole`: with all that it needs."""
     for words in words_of(command):
-        if words[:1] in (["docker"], ["kubectl"]):
+        if words[:1] in (["docker"], ["kubectl"], ["helm"]):
             if "exec" not in words:
                 continue
             words = words[words.index("spillway") :]

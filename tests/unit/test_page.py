@@ -26,7 +26,7 @@ from spillway_airflow.page import Page, actions, door
 from spillway_airflow.page.app import NAMES, build
 from spillway_airflow.page.gate import Gate
 from spillway_airflow.page.headers import HEADERS, REPORT_POLICY
-from spillway_schemas.settings import load_settings
+from spillway_schemas.settings import SettingsError, load_settings
 from tests.page_warehouse import HOSTILE, page_day, write_page_warehouse
 
 pytestmark = pytest.mark.usefixtures("no_watch_is_left")
@@ -250,6 +250,20 @@ def test_a_report_is_a_page_of_its_own_that_runs_nothing(client: Client) -> None
     assert client(None).get("/report/2026-01-05").status_code == 401
 
 
+def test_a_report_says_which_settings_are_wrong(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are read anew for it, and with them the secrets of Airflow's connections."""
+
+    def wrong(*_: object) -> str:
+        raise SettingsError("kafka_connection = desk: Airflow has no connection of this name")
+
+    monkeypatch.setattr(Watch, "report", wrong)
+    found = client("viewer").get("/report/2026-01-05")
+    assert found.status_code == 503
+    assert "kafka_connection = desk" in found.json()["detail"]
+
+
 def test_what_is_unchanged_is_not_sent_again(client: Client) -> None:
     page = client("viewer")
     for path in ("/data/overview", "/data/groups", "/data/sessions", "/static/style.css", "/"):
@@ -343,6 +357,16 @@ def test_actions_are_the_command_line_with_name_and_reason(
     ]
     page.post("/act/rebalance", json={**BY_HAND, "dry_run": False, "policy": "lazy-disk"})
     assert told()[-1][:3] == ["rebalance", "--json", "--policy=lazy-disk"]
+
+
+def test_an_action_without_its_secrets_is_not_begun(
+    client: Client, told: Callable[[], list[list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__SPILLWAY__KAFKA_CONNECTION", "nowhere")
+    found = client("user").post("/act/spill", json=ACTIONS["/act/spill"])
+    assert found.status_code == 503
+    assert "[spillway] kafka_connection = nowhere: " in found.json()["detail"]
+    assert told() == []
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,7 @@ def test_the_version_is_one() -> None:
     paths = [*(ROOT / "docker").rglob("*"), *(ROOT / "docs").glob("*.md")]
     text = "\n".join(path.read_text() for path in paths if path.is_file())
     tags = re.findall(r"\bspillway(?:-airflow)?:(\d+\.\d+\.\d+)", text)
+    tags += re.findall(r"^(?:appV|v)ersion: (\S+)", text, re.M)  # of the chart
     assert len(tags) >= 6
     said = re.findall(r"\bversion (\d+\.\d+\.\d+)|git tag v(\S+?)`", text)
     assert len(said) == 2

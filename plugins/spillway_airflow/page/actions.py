@@ -15,6 +15,7 @@ from fastapi import Depends, FastAPI, HTTPException
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from spillway_airflow.command import Running
+from spillway_airflow.connections import ConnectionProblem
 from spillway_airflow.page import door
 from spillway_schemas.session_date import SessionDate
 
@@ -128,7 +129,10 @@ def _run(someone: Any, asked: Action, arguments: Sequence[str], section: str) ->
     lines: list[str] = []
     by = f"--by={someone.get_name()}"
     command = [*arguments, f"--reason={asked.reason}", by]
-    running = Running(command, lines.append, section=section)
+    try:
+        running = Running(command, lines.append, section=section)
+    except ConnectionProblem as error:
+        raise HTTPException(503, str(error)) from error
     late = threading.Timer(LIMIT_S, running.end)
     late.start()
     try:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 
+from spillway_airflow.connections import environment
 from spillway_airflow.page import actions, door
 from spillway_airflow.page.gate import Gate
 from spillway_airflow.sections import SPILLWAY, named_query, page_name, sections, setting
@@ -75,7 +76,7 @@ class _Looking:
             path = Path(config) if config else None
             query = named_query(self._section)
             flags = {} if query is None else {"query": query.name}
-            self._watch = Watch(lambda: load_settings(path, flags)[0])
+            self._watch = Watch(lambda: load_settings(path, flags, environment(self._section))[0])
         return self._watch
 
 
@@ -151,11 +152,12 @@ def _views(app: FastAPI, watch: Callable[[], Watch], rights: door.Rights) -> Non
     def report(date: str) -> Response:
         """One day's report, as `spillway status --report` writes it."""
         from spillway.tables import NothingYet, NoWarehouse
+        from spillway_schemas.settings import SettingsError
 
         _known(watch(), date)
         try:
             return Response(watch().report(date), media_type="text/html")
-        except (NoWarehouse, NothingYet) as error:
+        except (NoWarehouse, NothingYet, SettingsError) as error:
             raise HTTPException(503, str(error)) from error
 
     @app.get("/data/decisions")
