@@ -198,6 +198,7 @@ TRACEBACK = (
             "lost",
         ),
         (TRACEBACK + "spillway.kafka.reading.OffsetsGone: 'a' partition 0 does not hold", "gone"),
+        (TRACEBACK + "spillway.kafka.reading.TopicDeleted: topic 'a' does not exist", "deleted"),
         ("[KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] Some data may have been lost", "gone"),
     ],
 )

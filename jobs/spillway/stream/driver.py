@@ -19,7 +19,7 @@ from typing import Literal
 from spillway.clock import rfc3339, system_clock
 from spillway.engine.statistics import statistics_every_s
 from spillway.kafka.client import KafkaUnavailable
-from spillway.kafka.reading import OffsetsGone
+from spillway.kafka.reading import OffsetsGone, TopicDeleted
 from spillway.policy.restoring import most_restored_rows, rate_shown
 from spillway.policy.sampling import Work, owned, slot_figures, work_of
 from spillway.processes import process_identity
@@ -337,12 +337,19 @@ AWAY = f"{KafkaUnavailable.__module__}.{KafkaUnavailable.__name__}: "
 """How brokers that do not answer a task show in Spark's texts."""
 
 
-def _cause(text: str) -> Literal["lost", "raised", "storage", "gone", "schemas"]:
+DELETED = f"{TopicDeleted.__module__}.{TopicDeleted.__name__}: "
+"""How a topic that is none any more, or another one, shows in Spark's texts."""
+_DELETED = re.compile(re.escape(DELETED) + "(.*)")
+
+
+def _cause(text: str) -> Literal["lost", "raised", "storage", "gone", "deleted", "schemas"]:
     """What an error of Spark's is about: see `spillway.protocol.failing`."""
     if (trouble := SchemaTrouble.told_by(RuntimeError(text))) is not None:
         return "lost" if isinstance(trouble, RegistryUnavailable) else "schemas"
     if any(mark in text for mark in FULL):
         return "storage"
+    if DELETED in text:
+        return "deleted"
     if any(mark in text for mark in LOST_DATA):
         return "gone"
     if AWAY in text:
@@ -361,6 +368,8 @@ def first_lines(error: BaseException, secrets: Options, most: int = 600) -> str:
         return told[1][:most]
     if trouble := SchemaTrouble.told_by(RuntimeError(text)):
         return str(trouble)[:most]
+    if told := _DELETED.search(text):
+        return told[1][:most]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if _TELLING.search(line)]
     return " | ".join(dict.fromkeys([*lines[:1], *telling[-2:]]))[:most]

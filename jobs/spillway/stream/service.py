@@ -40,7 +40,7 @@ from spillway.stream.boundary import never_closes
 from spillway.stream.commands import CommandSource
 from spillway.stream.day_before import day_before
 from spillway.stream.driver import Ended, StreamDriver
-from spillway.stream.failures import beyond_mending
+from spillway.stream.failures import beyond_mending, deleted
 from spillway.stream.genesis import check_same, state_of_query
 from spillway.stream.job import EpochJob, Placement
 from spillway.stream.run import IntakeHeld, Wanted, Watcher
@@ -192,6 +192,7 @@ class Stream:
         if state.before:  # only now that nobody else writes by another query
             self.warehouse.widen_columns()
         placement.hosts = dict(state.hosts)
+        job.identify(state.topics)
         self.job = job
         self.driver.use(job)
         self._look_at_the_day_before()
@@ -402,6 +403,8 @@ class Stream:
         if self._accept_losses():
             self.supervised.start(self.driver.state.end, self._wanted_rows)
             return time.monotonic()
+        if gone := deleted(failure, self.settings.kafka, self.driver.state.topics):
+            raise gone from failure
         now = time.monotonic()
         since = away_since if away_since is not None else now
         secrets = self.settings.secrets

@@ -17,7 +17,6 @@ from pydantic import SecretStr
 from spillway_schemas.journal import Offsets
 from spillway_schemas.secret import Options, revealed
 
-
 ANSWER_MS = 10_000
 """How long Spark's source waits for brokers when it asks where topics end.
 
