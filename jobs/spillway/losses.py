@@ -129,11 +129,11 @@ def _of_the_open_session(
     try:
         problem = changed_topics(state.topics, view.topics(names)) or _ends_early(view, state)
     except TopicMissing as error:
-        problem = error.what
+        problem = f"{error.what} any more"
     if problem:
         raise LossRefused(
-            f"{problem}: its offsets mean other rows now, and the stream cannot go on. Make the "
-            "day again in a new warehouse.root; see the runbook, `Make a day again`"
+            f"{problem}: its offsets mean other rows now, or none, and the stream cannot go on. "
+            "Make the day again in a new warehouse.root; see the runbook, `Make a day again`"
         )
     beginning = view.beginning_offsets(names)
     asked = obey_losses(state, unseen(state, warehouse.commands.unseen(state))).lost_to

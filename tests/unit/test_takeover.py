@@ -21,10 +21,11 @@ from spillway.protocol.recovery import InputChanged
 from spillway.protocol.redo import Apply
 from spillway.protocol.state import replay
 from spillway.storage import folder
+from spillway.stream import troubles
 from spillway.stream.driver import Ended, StreamDriver, _cause, dated, first_lines
 from spillway.tables import OutcomeUnknown, Warehouse
 from spillway.tables.snapshots import Snapshots
-from spillway_schemas.journal import Claim, Epoch, Move, Prefix, SlotReport
+from spillway_schemas.journal import Claim, Epoch, Move, Prefix, SlotReport, SlotTotals
 from spillway_schemas.setting_fields import RecoveryMode, RecoverySettings
 from spillway_schemas.snapshot import JournalSnapshot
 from tests.commands import command_of
@@ -176,6 +177,64 @@ def test_no_attempt_is_repeated_after_a_takeover(root: str) -> None:
     with pytest.raises(Ended, match="has taken over"):
         run_epoch(old)
     assert job.attempts == 1
+
+
+def test_a_slow_disk_is_named_with_a_figure_once_a_minute(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what took longest on it; the stream goes on, and nothing is done twice."""
+    times = iter(range(0, 10**6, 3))
+    clock = SimpleNamespace(monotonic=lambda: float(next(times)))
+    monkeypatch.setattr(troubles, "time", clock)
+    monkeypatch.setattr(troubles, "EVERY_S", 1000.0)  # of this clock's
+    told: list[str] = []
+    one = driver(opened(root), SlowJob(), told)
+    run_epoch(one)
+    state, tables = sorted(told)
+    assert state.startswith("epoch 0: the disk of the state (state.root) is slow: the manifest of ")
+    assert "slot 1 took 5.1 s. Every epoch waits for it" in state
+    assert tables.startswith("epoch 0: the disk of the tables (warehouse.root) is slow: a commit ")
+    assert " took 3.0 s. Every epoch waits for it" in tables
+    run_epoch(one)
+    assert len(told) == 2, "it is known by now"
+    monkeypatch.setattr(troubles, "EVERY_S", 0.0)
+    run_epoch(one)
+    assert len(told) == 4
+    assert epochs(root) == [(1, 0), (1, 1), (1, 2)]
+
+
+def test_a_disk_that_is_not_slow_is_not_named(root: str) -> None:
+    told: list[str] = []
+    run_epoch(driver(opened(root), troubles=told))
+    assert told == []
+
+
+class SlowJob(Job):
+    """Its second slot waits for the disk of its state."""
+
+    def run(self, plan: Plan, *_: object, **__: object) -> Sequence[SlotReport]:
+        first, second = super().run(plan)
+        totals = SlotTotals(
+            slot=1, budget_bytes=1, state_bytes=0, folder_bytes=0, rows=0, seconds={"manifest": 5.1}
+        )
+        return [first, second.model_copy(update={"totals": totals})]
+
+
+def test_an_attempt_that_the_kernel_ended_says_so(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where all attempts end so: what the stream ends with names the limit."""
+    killed = iter(range(100))
+    monkeypatch.setattr(troubles, "killed_for_memory", lambda: next(killed))
+    monkeypatch.setattr(troubles, "most_memory", lambda: 3 << 30)
+    told: list[str] = []
+    dead = "Job aborted: Python worker exited unexpectedly (crashed)"
+    one = driver(opened(root), Job(*[dead] * 8), told)
+    with pytest.raises(Ended, match=r"epoch 0 failed 8 times: memory ran out: .* may have 3"):
+        run_epoch(one)
+    assert len(told) == 8
+    assert all(each.endswith(f"({dead})") for each in told)
+    assert epochs(root) == []
 
 
 TRACEBACK = (

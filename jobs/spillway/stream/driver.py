@@ -35,6 +35,7 @@ from spillway.protocol.state import JournalState
 from spillway.readmodel.kept import keep
 from spillway.registry import RegistryUnavailable, SchemaTrouble
 from spillway.stream.job import EpochJob
+from spillway.stream.troubles import DiskWatch, MemoryWatch
 from spillway.tables import JournalConflict, OutcomeUnknown, Warehouse
 from spillway_schemas.commands import CommandLine
 from spillway_schemas.journal import Epoch, EpochHead, Genesis, Offsets, SlotReport, Topic
@@ -85,6 +86,7 @@ class StreamDriver:
         self._began = 0.0
         self._statistics_at = -math.inf
         self._interval_s = interval_s
+        self._disks, self._memory = DiskWatch(), MemoryWatch()
         self._works: list[Work] = []
         self._kept_n, self._open = -1, ""  # so the first state is kept
         name = f"{socket.gethostname()}/{os.getpid()}"
@@ -134,6 +136,8 @@ class StreamDriver:
         )
         self._driver, instructions = protocol.step(self._driver, offered)
         self._carry_out(instructions)
+        for slow in self._disks.told():
+            self._on_trouble(f"epoch {self.state.epoch}: {slow}")
 
     def _carry_out(self, instructions: Sequence[protocol.Instruction]) -> None:
         waiting = deque(instructions)
@@ -152,12 +156,15 @@ class StreamDriver:
             case protocol.ReadHistory():
                 return self.read_history(instruction.after_epoch)
             case protocol.Sync():
-                self.sync(instruction)
+                with self._disks.writing("making its files durable"):
+                    self.sync(instruction)
                 return None
             case protocol.Append():
-                return self.append(instruction)
+                with self._disks.writing("a commit to 'journal'"):
+                    return self.append(instruction)
             case Apply():
-                return self.apply(instruction)
+                with self._disks.writing(f"a commit to {instruction.table!r}"):
+                    return self.apply(instruction)
             case protocol.RunJob():
                 return self.run_job(instruction.plan, instruction.attempt)
             case protocol.Ready():
@@ -262,10 +269,13 @@ class StreamDriver:
             )
         except Exception as error:
             detail = first_lines(error, self._secrets)
+            if killed := self._memory.told():
+                detail = f"{killed} ({detail})"
             self._on_trouble(f"epoch {plan.epoch}, attempt {attempt}: {detail}")
             if self._job.spark.sparkContext._jsc.sc().isStopped():
                 raise
             return JobFailed(detail, _cause(str(error)))
+        self._disks.stepped(reports)
         for slot, what in missing_slots(plan, reports).items():
             self._on_trouble(f"epoch {plan.epoch}: slot {slot} has lost its state ({what})")
         for report in reports:

@@ -49,6 +49,8 @@ AWAY = frozenset(
 topics yet."""
 DELETES = frozenset({*LOST_DATA, "org.apache.kafka.common.errors.UnknownTopicOrPartitionException"})
 """What a topic that was deleted looks like, among other things."""
+OF_THE_JVM = (StreamFailed, Py4JError, ConnectionError, EOFError)
+"""What the stream ends with when its JVM is gone, among other things."""
 UNRESOLVED = "No resolvable bootstrap urls"
 """Kafka has no class of its own for addresses that no name server knows."""
 AWAY_S = 600.0
@@ -95,7 +97,7 @@ def deleted(
         try:
             problem = changed_topics(topics, view.topics([topic.name for topic in topics]))
         except TopicMissing as error:
-            problem = error.what
+            problem = f"{error.what} any more"
         if problem:
             return StreamFailed(f"{TopicDeleted(problem)}. Results so far are right")
     return None
