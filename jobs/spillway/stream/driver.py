@@ -300,7 +300,8 @@ class StreamDriver:
             )
 
     def _reported(self, reports: Sequence[SlotReport]) -> protocol.Event:
-        seconds = {"job": round(time.monotonic() - self._began, 4)}
+        job_s, commits_s = time.monotonic() - self._began, self._disks.commits_s()
+        seconds = {"job": round(job_s, 4), "commits before": round(commits_s, 4)}
         now_ms = system_clock()
         sane = [dated(report, now_ms) for report in reports]
         return protocol.Reported(sane, _now(), seconds, self._limit_rows)

@@ -10,13 +10,11 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from spillway.readmodel.disks import SLOW_S
 from spillway.report.words import bytes_text, times_text
 from spillway_schemas.journal import SlotReport
 from spillway_schemas.memory import killed_for_memory, most_memory
 
-SLOW_S = 2.0
-"""So long nothing takes that an epoch writes alone and for itself: a commit, which is a file and a
-log entry of some kilobytes; a slot's manifest."""
 EVERY_S = 60.0
 """How often a disk that stays slow is named."""
 
@@ -49,13 +47,21 @@ class DiskWatch:
         self._slow: dict[str, tuple[float, str]] = {}
         """By disk: seconds and what took them, the longest of the epoch."""
         self._told_at: dict[str, float] = {}
+        self._commits_s = 0.0
 
     @contextmanager
     def writing(self, what: str) -> Iterator[None]:
         """Time what the block writes to the tables' disk."""
         began = time.monotonic()
         yield
-        self._note("tables (warehouse.root)", time.monotonic() - began, what)
+        took_s = time.monotonic() - began
+        self._commits_s += took_s
+        self._note("tables (warehouse.root)", took_s, what)
+
+    def commits_s(self) -> float:
+        """Seconds of all `writing` since this was asked last."""
+        took_s, self._commits_s = self._commits_s, 0.0
+        return took_s
 
     def stepped(self, reports: Iterable[SlotReport]) -> None:
         """Take the times that slots have measured on the disks of their state."""
