@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,14 +27,18 @@ from spillway.readmodel import cache
 from spillway.readmodel.cache import ReadCache
 from spillway.readmodel.disks import slow_disks
 from spillway.storage import folder
-from spillway.stream import troubles
+from spillway.stream import service, troubles
 from spillway.stream.driver import Ended, StreamDriver, _cause, dated, first_lines
+from spillway.stream.run import SessionNotOpen, StreamFailed, Wanted, Watcher
 from spillway.tables import OutcomeUnknown, Warehouse
 from spillway.tables.snapshots import Snapshots
 from spillway_schemas.journal import Claim, Epoch, Move, Prefix, SlotReport, SlotTotals
+from spillway_schemas.query import load_query
 from spillway_schemas.setting_fields import RecoveryMode, RecoverySettings
+from spillway_schemas.settings import Settings, load_settings
 from spillway_schemas.snapshot import JournalSnapshot
 from tests.commands import command_of
+from tests.disks import slow_disk
 from tests.new_warehouse import new_warehouse
 from tests.protocol_entries import (
     DAY,
@@ -216,6 +223,37 @@ def test_a_slow_disk_is_named_with_a_figure_once_a_minute(
     assert epochs(root) == [(1, 0), (1, 1), (1, 2)]
 
 
+def test_epochs_on_a_disk_that_is_slow_are_right_and_say_so(root: str, tmp_path: Path) -> None:
+    """A real one: in a process for which each new file takes a fifth of a second."""
+    code = """
+import sys
+from spillway.stream import troubles
+from tests.unit.test_takeover import driver, opened, run_epoch
+troubles.SLOW_S = 0.3
+told = []
+one = driver(opened(sys.argv[1]), troubles=told)
+run_epoch(one)
+run_epoch(one)
+print(*told, sep="\\n")
+"""
+    slow = slow_disk(tmp_path, Path(root), 0.2)
+    done = subprocess.run(
+        [sys.executable, "-c", code, root],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **slow},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    [told] = done.stdout.splitlines()
+    assert told.startswith("epoch 0: the disk of the tables (warehouse.root) is slow: a commit to ")
+    assert epochs(root) == [(1, 0), (1, 1)]
+    newest = opened(root).journal.read()[-1]
+    assert isinstance(newest, Epoch)
+    assert newest.seconds["commits before"] >= 0.4, "a file and a log entry at the least"
+
+
 def test_a_disk_that_is_not_slow_is_not_named(root: str) -> None:
     told: list[str] = []
     run_epoch(driver(opened(root), troubles=told))
@@ -249,6 +287,37 @@ def test_an_attempt_that_the_kernel_ended_says_so(
     assert len(told) == 8
     assert all(each.endswith(f"({dead})") for each in told)
     assert epochs(root) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "kills", "says"),
+    [
+        (ConnectionRefusedError("refused"), 1, "memory ran out: .*What is in the journal is whole"),
+        (StreamFailed("the stream failed: gone"), 1, "memory ran out: .*the stream failed: gone"),
+        (StreamFailed("the stream failed: gone"), 0, "^the stream failed: gone$"),
+        (ConnectionRefusedError("refused"), 0, "^refused$"),
+        (SessionNotOpen("another day"), 1, "^another day$"),
+    ],
+)
+def test_a_stream_whose_jvm_the_kernel_killed_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, kills: int, says: str
+) -> None:
+    """Not of every error: one that has its own reason keeps it."""
+
+    def start_spark(_: Settings) -> None:
+        killed.append(kills)
+        raise error
+
+    killed: list[int] = []
+    monkeypatch.setattr(troubles, "killed_for_memory", lambda: sum(killed))
+    monkeypatch.setattr(service, "start_spark", start_spark)
+    for name in ("open_journal", "check_session"):
+        monkeypatch.setattr(service, name, lambda *_: None)
+    given = {"warehouse.root": str(tmp_path / "w"), "state.root": str(tmp_path / "state")}
+    settings = load_settings(None, given, environ={})[0]
+    stream = service.Stream(settings, load_query("symbol"), Wanted(), Watcher(), lambda: 0)
+    with pytest.raises(Exception, match=says):
+        stream.run()
 
 
 TRACEBACK = (
