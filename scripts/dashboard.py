@@ -154,6 +154,12 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "rowsps",
             ),
             Panel(
+                "What disks take",
+                "All commits of an epoch to the tables; the slowest slot's manifest.",
+                [("spillway_disk_write_seconds@", "{{disk}}")],
+                "s",
+            ),
+            Panel(
                 "Results against their limit",
                 "Of the open session, where results.max_per_session is set; 1: no row is read.",
                 [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -48,3 +49,15 @@ def mounted(path: Path, size: str) -> Iterator[Disk]:
         yield Disk(path)
     finally:
         subprocess.run(["umount", "-l", path], check=True)
+
+
+def slow_disk(build: Path, under: Path, seconds: float) -> dict[str, str]:
+    """What the environment of a process needs, so that each new file below `under` takes so long;
+    the test is skipped where nothing can be compiled."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    library = build / "slow_disk.so"
+    source = Path(__file__).with_name("slow_disk.c")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    return {"LD_PRELOAD": str(library), "SLOW_UNDER": str(under), "SLOW_S": str(seconds)}

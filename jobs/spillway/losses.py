@@ -19,7 +19,7 @@ import uuid
 from dataclasses import dataclass
 
 from spillway.clock import Clock, rfc3339
-from spillway.kafka.client import KafkaCluster, cluster, demand_listener
+from spillway.kafka.client import KafkaCluster, TopicMissing, cluster, demand_listener
 from spillway.kafka.held import InputLoss, input_losses
 from spillway.protocol.deferral import deferred_rows
 from spillway.protocol.losses import gone_from, lost_ranges, obey_losses
@@ -126,10 +126,14 @@ def _of_the_open_session(
 ) -> LossAnswer:
     """Write the command. Asked again, it is answered and not repeated."""
     session, names = state.session, sorted(state.end)
-    if problem := changed_topics(state.topics, view.topics(names)) or _ends_early(view, state):
+    try:
+        problem = changed_topics(state.topics, view.topics(names)) or _ends_early(view, state)
+    except TopicMissing as error:
+        problem = f"{error.what} any more"
+    if problem:
         raise LossRefused(
-            f"{problem}: its offsets mean other rows now, and the stream cannot go on. Make the "
-            "day again in a new warehouse.root; see the runbook, `Make a day again`"
+            f"{problem}: its offsets mean other rows now, or none, and the stream cannot go on. "
+            "Make the day again in a new warehouse.root; see the runbook, `Make a day again`"
         )
     beginning = view.beginning_offsets(names)
     asked = obey_losses(state, unseen(state, warehouse.commands.unseen(state))).lost_to

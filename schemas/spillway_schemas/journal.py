@@ -615,6 +615,7 @@ class EpochFacts(Record):
     started_at: str
     written_at: str
     seconds: dict[str, float] = {}
+    """`job`: of its job; `commits before`: what the tables took to commit the epoch before it."""
 
 
 class Epoch(EpochFacts):

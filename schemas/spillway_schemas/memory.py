@@ -50,18 +50,49 @@ def most_memory() -> int:
     return min([physical_memory(), *(limit.most for limit in memory_limits())])
 
 
-def _limits(line: str, mounted: Path) -> Iterator[MemoryLimit]:
-    """Of one line of the process's groups: the limits of its group, and of those above."""
+def killed_for_memory(of_process: Path = OF_PROCESS, mounted: Path = MOUNTED) -> int:
+    """How many processes of this process's control group the kernel has killed because memory had
+    run out, since the group was made; 0 where it does not count."""
+    try:
+        lines = of_process.read_text().splitlines()
+    except OSError:
+        return 0
+    return max((_killed(line, mounted) for line in lines), default=0)
+
+
+def _killed(line: str, mounted: Path) -> int:
+    """By one line of the process's groups: the number of its own group, which those above add up
+    with that of others."""
+    if (found := _place(line, mounted)) is None:
+        return 0
+    base, group, is_second = found
+    file = "memory.events" if is_second else "memory.oom_control"
+    for each in (group, *group.parents):
+        if (told := base / str(each).lstrip("/") / file).exists():
+            return _figure(told, "oom_kill")
+    return 0
+
+
+def _place(line: str, mounted: Path) -> tuple[Path, PurePosixPath, bool] | None:
+    """Where the group of a line is: its hierarchy, its path there, and whether that is of the
+    second version; None: it says nothing of memory."""
     number, _, rest = line.partition(":")
     controllers, _, path = rest.partition(":")
     if number == "0" and not controllers:
-        base, most, used, cached = mounted, "memory.max", "memory.current", "inactive_file"
-    elif "memory" in controllers.split(","):
-        base, most = mounted / "memory", "memory.limit_in_bytes"
-        used, cached = "memory.usage_in_bytes", "total_inactive_file"
-    else:
+        return mounted, PurePosixPath(path), True
+    if "memory" in controllers.split(","):
+        return mounted / "memory", PurePosixPath(path), False
+    return None
+
+
+def _limits(line: str, mounted: Path) -> Iterator[MemoryLimit]:
+    """Of one line of the process's groups: the limits of its group, and of those above."""
+    if (found := _place(line, mounted)) is None:
         return
-    group = PurePosixPath(path)
+    base, group, is_second = found
+    most, used, cached = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+    if is_second:
+        most, used, cached = "memory.max", "memory.current", "inactive_file"
     for each in (group, *group.parents):
         folder = base / str(each).lstrip("/")
         try:
@@ -79,4 +110,4 @@ def _figure(file: Path, name: str) -> int:
         lines = file.read_text().splitlines()
     except OSError:
         return 0
-    return next((int(line.split()[1]) for line in lines if line.split()[0] == name), 0)
+    return next((int(line.split()[1]) for line in lines if line.split()[:1] == [name]), 0)

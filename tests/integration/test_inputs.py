@@ -121,7 +121,8 @@ def test_transactions(day: Day) -> None:
 
 
 def test_topics_that_change(day: Day, cluster: KafkaCluster) -> None:
-    """More partitions are taken in; a topic made anew, or missing, is refused with a reason."""
+    """More partitions are taken in. A topic that is made anew while the stream runs ends it,
+    however many rows it has; one made anew before a start, or missing, is refused."""
     day.produce(messages(1, 3_000, keys=500))
     day.ok("stream", "--session", FIRST, "--available-now")
     cluster.add_partitions(day.topics["stock"], 4)
@@ -133,12 +134,22 @@ def test_topics_that_change(day: Day, cluster: KafkaCluster) -> None:
     day.ok("stream", "--available-now")
     day.finish(FIRST)
     day.check(FIRST)
+    review = day.topics["review"]
+    entries, end = len(day.entries()), day.journal.epochs()[-1]["end"][review]
+    with running(day, "stream") as stream:
+        wait_for(lambda: len(day.entries()) > entries or stream.poll() is not None, 60, "a claim")
+        cluster.delete_topics([review])
+        cluster.create_topics({review: 2})
+        day.produce(messages(2, 6_000, keys=500))
+        assert stream.wait(60) == 3
+    assert f"{review} was deleted and created again" in day.tail().replace("'", "")
+    assert day.journal.epochs()[-1]["end"][review] == end, "no row of the new one"
     entries = len(day.entries())
-    cluster.delete_topics([day.topics["review"]])
-    wait_for(lambda: day.topics["review"] not in cluster.existing_topics(), 20, "topic is deleted")
+    cluster.delete_topics([review])
+    wait_for(lambda: review not in cluster.existing_topics(), 20, "topic is deleted")
     assert day.run("stream", "--available-now") == 3
     assert "no topic" in day.tail()
-    cluster.create_topics({day.topics["review"]: 2})
+    cluster.create_topics({review: 2})
     assert day.run("stream", "--available-now") == 2
     assert "created again" in day.tail()
     assert len(day.entries()) == entries

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 
 from spillway.kafka import broker as embedded
-from spillway.kafka.client import KafkaUnavailable, cluster
-from spillway.kafka.reading import OffsetsGone, TopicRange, TopicReader
+from spillway.kafka import reading
+from spillway.kafka.client import KafkaCluster, KafkaUnavailable, cluster
+from spillway.kafka.reading import OffsetsGone, TopicDeleted, TopicRange, TopicReader
 
 pytestmark = pytest.mark.server
 
@@ -129,6 +131,36 @@ def test_a_range_that_is_gone_is_an_error(filled: list[str], broker: str) -> Non
         for begin, end in ((5, 30), (10**6, 10**6 + 1)):
             with pytest.raises(OffsetsGone, match=f"partition 1 does not hold offset {begin} any"):
                 by_columns(reader, [TopicRange(topic, 0, 0, 9), TopicRange(topic, 1, begin, end)])
+
+
+def test_a_topic_that_is_deleted_or_made_anew_is_an_error(
+    filled: list[str],
+    broker: str,
+    cluster: KafkaCluster,
+    topics: Callable[..., dict[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where the new one has as many rows: they are others, at the same offsets."""
+    monkeypatch.setattr(reading, "LOOK_S", 0.2)
+    monkeypatch.setattr(reading, "AGAIN_S", 0.2)
+    again, other = filled
+    ids = {topic.name: topic.id for topic in cluster.topics(filled)}
+    with TopicReader(broker, {}) as reader:
+        assert list(reader.read([TopicRange(again, 0, 0, 5), TopicRange(other, 0, 0, 5)], ids))
+        cluster.delete_topics([again])
+        cluster.create_topics({again: 3})
+        send(broker, again, random.Random(5), batch_size=1)
+        send(broker, again, random.Random(5), batch_size=1)
+        with pytest.raises(TopicDeleted, match=f"{again}' was deleted and created again"):
+            list(reader.read([TopicRange(again, 0, 5, 9), TopicRange(other, 0, 5, 9)], ids))
+        assert list(reader.read([TopicRange(other, 0, 5, 9)], ids)), "of the others nothing is said"
+    with TopicReader(broker, {}) as reader:
+        assert list(reader.read([TopicRange(other, 1, 0, 5)]))
+        cluster.delete_topics([other])
+        began = time.monotonic()
+        with pytest.raises(TopicDeleted, match=f"{other}' at {broker} does not exist any more"):
+            list(reader.read([TopicRange(other, 1, 5, 10**6)]))
+        assert time.monotonic() - began < 20
 
 
 @pytest.fixture

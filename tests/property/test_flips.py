@@ -57,8 +57,7 @@ def kind_of(path: Path) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("flips", [2, pytest.param(60, marks=pytest.mark.soak)])
 def test_a_bit_that_is_wrong(kind: str, flips: int) -> None:
-    """Not as often, and not at other places each time, in the fast lane: of some thousand bits in
-    the footer of a Parquet file one ends the process within the library."""
+    """Not as often, and at the same places each time, in the fast lane."""
     seed = 1 if flips < 60 else fresh_seed()
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory() as place:

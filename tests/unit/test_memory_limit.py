@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from spillway.doctor import machine
 from spillway_schemas import memory, setting_fields
-from spillway_schemas.memory import MemoryLimit, memory_limits, most_memory, physical_memory
+from spillway_schemas.memory import (
+    MemoryLimit,
+    killed_for_memory,
+    memory_limits,
+    most_memory,
+    physical_memory,
+)
 from spillway_schemas.settings import load_settings
+from tests.cgroups import control_group
 
 GIB = 1 << 30
 NO_LIMIT = 9223372036854771712
@@ -79,6 +87,64 @@ def test_limits_of_the_group_and_of_those_above(
 
 def test_where_there_are_no_control_groups(tmp_path: Path) -> None:
     assert memory_limits(tmp_path / "none", tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "files", "killed"),
+    [
+        ("0::/", {"memory.events": "low 0\nmax 7\noom 3\noom_kill 2\noom_group_kill 0"}, 2),
+        ("0::/", {"memory.events": "low 0"}, 0),
+        ("0::/", {}, 0),
+        # Those above have others' beside the group's own.
+        ("0::/a/b", {"memory.events": "oom_kill 9", "a/b/memory.events": "oom_kill 1"}, 1),
+        # In a container: the path is the host's.
+        (
+            "4:memory:/docker/abc",
+            {"memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 4"},
+            4,
+        ),
+        ("4:memory:/", {"memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0"}, 0),
+        ("4:cpu:/", {"memory.events": "oom_kill 9"}, 0),
+    ],
+)
+def test_what_the_kernel_has_killed_is_counted(
+    tmp_path: Path, line: str, files: dict[str, object], killed: int
+) -> None:
+    limits(tmp_path, line, files)
+    assert killed_for_memory(tmp_path / "process", tmp_path / "cgroup") == killed
+
+
+def test_a_limit_that_is_really_reached_is_told(tmp_path: Path) -> None:
+    """A process of a group is killed by the kernel. `doctor` warns of that, and refuses budgets
+    that do not fit, state on tmpfs included."""
+    with control_group(192 << 20) as group:
+        told = group.run(
+            "import sys\n"
+            f"sys.path[:0] = {sys.path!r}\n"
+            "from spillway.doctor import machine\n"
+            "from spillway.stream.troubles import MemoryWatch\n"
+            "from spillway_schemas.settings import load_settings\n"
+            "watch = MemoryWatch()\n"
+            "child = os.fork()\n"
+            "if not child:\n"
+            "    held = [bytearray(1 << 20) for _ in range(1024)]\n"
+            "    os._exit(0)\n"
+            "print('ended by', os.WTERMSIG(os.waitpid(child, 0)[1]))\n"
+            "print(watch.told())\n"
+            "print('again', repr(watch.told()))\n"
+            f"given = {{'state.root': {str(tmp_path)!r}, 'state.budget_bytes': '1GiB'}}\n"
+            "settings = load_settings(None, given | {'state.slots': 2}, environ={})[0]\n"
+            "machine._is_memory = lambda _: True\n"
+            "for check in machine.memory(settings):\n"
+            "    print(check.status, check.what)\n"
+        )
+    killed, said, again, warned, refused = told.splitlines()
+    assert killed == "ended by 9"
+    assert said.startswith("memory ran out: the kernel has killed a process 1 time (all of this")
+    assert "may have 192 MiB" in said
+    assert again == "again ''"
+    assert warned.startswith("warn the kernel has killed a process here 1 time because memory")
+    assert refused.startswith("fail 2 slots x 1.0 GiB = 2.0 GiB, but only ")
 
 
 def test_a_budget_goes_by_the_least_limit_and_doctor_by_what_is_left(

@@ -627,7 +627,12 @@ def test_every_name_is_served_and_documented_alike(tmp_path: Path) -> None:
     topic = next(iter(figures.journal.rows))
     times = EventTimeFigures(1_700_000_000_500_000, {topic: 12.5}, {topic: [1, 3]}, {})
     journal = replace(
-        figures.journal, event_time=times, expired_rows=7, outside={topic: 3}, limit_ratio=0.25
+        figures.journal,
+        event_time=times,
+        expired_rows=7,
+        outside={topic: 3},
+        limit_ratio=0.25,
+        write_s={"tables": 15.0, "state": 0.02},
     )
     text = text_of(replace(figures, journal=journal))
     assert figure(parsed(text), "spillway_watermark_timestamp_seconds") == 1_700_000_000.5
@@ -637,6 +642,7 @@ def test_every_name_is_served_and_documented_alike(tmp_path: Path) -> None:
     assert figure(parsed(text), "spillway_outside_rows_total", topic=topic) == 3
     assert figure(parsed(text), "spillway_results_limit_ratio") == 0.25
     assert figure(parsed(text), "spillway_intake_held") == 0
+    assert figure(parsed(text), "spillway_disk_write_seconds", disk="tables") == 15.0
     served = re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M)
     types = {"info": "gauge"}  # in Prometheus' text form
     assert served == [(f.name, types.get(f.kind, f.kind)) for f in CATALOGUE]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import socket
 import time
 from datetime import timedelta
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from spillway.live.views import stream
 from spillway.protocol.state import JournalBroken, replay
 from spillway.readmodel import cache
 from spillway.readmodel.cache import ReadCache
@@ -23,6 +26,7 @@ from spillway.readmodel.tally import (
 from spillway.report.ends import held_offsets
 from spillway.report.model import Status
 from spillway.report.status import MOST_REASONS, OTHER, status
+from spillway.report.terminal import render
 from spillway.tables import NothingYet, SessionEvent, Warehouse
 from spillway.tables.events import SessionHistory
 from spillway_schemas.journal import DELAY_EDGES_MS
@@ -480,3 +484,20 @@ def test_an_epochs_seconds_add_up():
     for point in tallied(made.entries).tally.points:
         whole = (point.ended_ms - point.started_ms) / 1000
         assert sum(point.seconds.values()) == pytest.approx(whole, abs=0.01)
+
+
+def test_a_slow_disk_is_named_by_what_the_newest_epoch_has_measured(settings, warehouse):
+    """It is gone when the disk is fast again."""
+    made = make_day(5)
+    [*before, newest] = made.entries
+    slow = newest.model_copy(update={"seconds": {"job": 1.0, "commits before": 15.04}})
+    fill_journal(warehouse, [*before, slow])
+    found = status(warehouse, settings, made.now(), None)
+    told = "slow: the tables' (warehouse.root) took 15.0 s for an epoch's commits"
+    assert found.slow_disks == stream(found, 1.0).slow_disks == told
+    out = Console(file=io.StringIO(), width=120)
+    out.print(render(found, out), highlight=False)
+    assert told in out.file.getvalue()
+    # The next epoch finds it fast.
+    fill_journal(warehouse, make_day(6).entries[-1:])
+    assert status(warehouse, settings, made.now(), None).slow_disks == ""

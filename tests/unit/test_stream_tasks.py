@@ -259,7 +259,29 @@ def test_kafka_is_read_so_that_lost_rows_are_an_error() -> None:
         "kafka.isolation.level": "read_committed",
         "failOnDataLoss": "true",
         "kafka.security.protocol": "SSL",
+        "kafka.request.timeout.ms": "10000",
+        "kafka.default.api.timeout.ms": "10000",
     }
+
+
+@pytest.mark.parametrize(
+    ("given", "request_ms", "whole_ms"),
+    [
+        ({}, "10000", "10000"),
+        ({"request.timeout.ms": "30000"}, "30000", "30000"),
+        ({"request.timeout.ms": 2000}, "2000", "10000"),
+        ({"default.api.timeout.ms": "60000"}, "10000", "60000"),
+        ({"default.api.timeout.ms": "5000"}, "5000", "5000"),
+        ({"request.timeout.ms": "7000", "default.api.timeout.ms": "8000"}, "7000", "8000"),
+    ],
+)
+def test_a_dead_leader_is_asked_for_seconds_and_not_for_a_minute(
+    given: dict[str, str | int], request_ms: str, whole_ms: str
+) -> None:
+    """Unless somebody wants it so. Kafka refuses a request that may take longer than the whole."""
+    found = kafka_options("h:1", ["a"], given)
+    assert found["kafka.request.timeout.ms"] == request_ms
+    assert found["kafka.default.api.timeout.ms"] == whole_ms
 
 
 class Hosts(Placement):

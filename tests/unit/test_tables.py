@@ -995,9 +995,8 @@ def test_a_compacted_file_of_a_numbered_table_has_small_row_groups(
     assert [each.n for each in w.commands.read()] == list(range(8))
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["with bounds", "without bounds"])
 def test_of_a_large_file_only_the_row_groups_that_are_wanted_are_read(
-    tmp_path: Path, known: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The night's compaction makes one file of a journal: a start must not read all of it."""
     w = warehouse(tmp_path)
@@ -1006,22 +1005,22 @@ def test_of_a_large_file_only_the_row_groups_that_are_wanted_are_read(
     table = w.table("commands")
     everything = Numbered(table).read()
     [first, *_] = [f"{tmp_path}/commands/{file.path}" for file in table.files()]
-    pq.write_table(everything, first, row_group_size=3, write_statistics=known)
+    pq.write_table(everything, first, row_group_size=3, write_statistics=False)
     one = SimpleNamespace(path=Path(first).name, least=0, greatest=11)
     monkeypatch.setattr(table, "files", lambda: [one])
     read: list[int] = []
     original = pq.ParquetFile.read_row_group
 
     def counted(self: pq.ParquetFile, group: int, *more: Any, **names: Any) -> pa.Table:
-        read.append(group)
+        if names["columns"] != ["n"]:  # which numbers it has
+            read.append(group)
         return original(self, group, *more, **names)
 
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", counted)
     assert Numbered(table).read(7, ["id"])["id"].to_pylist() == ["4-0", "4-1", "5-0", "5-1"]
-    assert read == ([2, 3] if known else [0, 1, 2, 3])
+    assert read == [2, 3]
     parts = list(Numbered(table).parts())
-    sizes = [3, 3, 3, 3] if known else [12]
-    assert [len(part) for part in parts] == sizes, "memory holds one group"
+    assert [len(part) for part in parts] == [3, 3, 3, 3], "memory holds one group"
     assert pa.concat_tables(parts) == everything
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,14 +23,22 @@ from spillway.protocol.plan import Plan
 from spillway.protocol.recovery import InputChanged
 from spillway.protocol.redo import Apply
 from spillway.protocol.state import replay
+from spillway.readmodel import cache
+from spillway.readmodel.cache import ReadCache
+from spillway.readmodel.disks import slow_disks
 from spillway.storage import folder
+from spillway.stream import service, troubles
 from spillway.stream.driver import Ended, StreamDriver, _cause, dated, first_lines
+from spillway.stream.run import SessionNotOpen, StreamFailed, Wanted, Watcher
 from spillway.tables import OutcomeUnknown, Warehouse
 from spillway.tables.snapshots import Snapshots
-from spillway_schemas.journal import Claim, Epoch, Move, Prefix, SlotReport
+from spillway_schemas.journal import Claim, Epoch, Move, Prefix, SlotReport, SlotTotals
+from spillway_schemas.query import load_query
 from spillway_schemas.setting_fields import RecoveryMode, RecoverySettings
+from spillway_schemas.settings import Settings, load_settings
 from spillway_schemas.snapshot import JournalSnapshot
 from tests.commands import command_of
+from tests.disks import slow_disk
 from tests.new_warehouse import new_warehouse
 from tests.protocol_entries import (
     DAY,
@@ -178,6 +189,137 @@ def test_no_attempt_is_repeated_after_a_takeover(root: str) -> None:
     assert job.attempts == 1
 
 
+def test_a_slow_disk_is_named_with_a_figure_once_a_minute(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what took longest on it; the stream goes on, and nothing is done twice."""
+    times = iter(range(0, 10**6, 3))
+    clock = SimpleNamespace(monotonic=lambda: float(next(times)))
+    monkeypatch.setattr(troubles, "time", clock)
+    monkeypatch.setattr(troubles, "EVERY_S", 1000.0)  # of this clock's
+    told: list[str] = []
+    one = driver(opened(root), SlowJob(), told)
+    run_epoch(one)
+    state, tables = sorted(told)
+    assert state.startswith("epoch 0: the disk of the state (state.root) is slow: the manifest of ")
+    assert "slot 1 took 5.1 s. Every epoch waits for it" in state
+    assert tables.startswith("epoch 0: the disk of the tables (warehouse.root) is slow: a commit ")
+    assert " took 3.0 s. Every epoch waits for it" in tables
+    run_epoch(one)
+    assert len(told) == 2, "it is known by now"
+    monkeypatch.setattr(troubles, "EVERY_S", 0.0)
+    run_epoch(one)
+    assert len(told) == 4
+    before, newest = opened(root).journal.read()[-2:]
+    assert isinstance(before, Epoch)
+    assert isinstance(newest, Epoch)
+    assert newest.seconds["commits before"] >= 6.0, "of a journal and a table, 3 s each"
+    assert newest.seconds["commits before"] == before.seconds["commits before"]
+    model = cache.caught_up(opened(root), ReadCache())
+    assert slow_disks(model.tally.write_s) == (
+        f"slow: the tables' (warehouse.root) took {newest.seconds['commits before']:.1f} s for an "
+        "epoch's commits, the state's (state.root) took 5.1 s for a manifest"
+    )
+    assert epochs(root) == [(1, 0), (1, 1), (1, 2)]
+
+
+def test_epochs_on_a_disk_that_is_slow_are_right_and_say_so(root: str, tmp_path: Path) -> None:
+    """A real one: in a process for which each new file takes a fifth of a second."""
+    code = """
+import sys
+from spillway.stream import troubles
+from tests.unit.test_takeover import driver, opened, run_epoch
+troubles.SLOW_S = 0.3
+told = []
+one = driver(opened(sys.argv[1]), troubles=told)
+run_epoch(one)
+run_epoch(one)
+print(*told, sep="\\n")
+"""
+    slow = slow_disk(tmp_path, Path(root), 0.2)
+    done = subprocess.run(
+        [sys.executable, "-c", code, root],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **slow},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    [told] = done.stdout.splitlines()
+    assert told.startswith("epoch 0: the disk of the tables (warehouse.root) is slow: a commit to ")
+    assert epochs(root) == [(1, 0), (1, 1)]
+    newest = opened(root).journal.read()[-1]
+    assert isinstance(newest, Epoch)
+    assert newest.seconds["commits before"] >= 0.4, "a file and a log entry at the least"
+
+
+def test_a_disk_that_is_not_slow_is_not_named(root: str) -> None:
+    told: list[str] = []
+    run_epoch(driver(opened(root), troubles=told))
+    assert told == []
+    assert slow_disks({"tables": 5.0, "state": 2.0}) == slow_disks({}) == ""
+
+
+class SlowJob(Job):
+    """Its second slot waits for the disk of its state."""
+
+    def run(self, plan: Plan, *_: object, **__: object) -> Sequence[SlotReport]:
+        first, second = super().run(plan)
+        totals = SlotTotals(
+            slot=1, budget_bytes=1, state_bytes=0, folder_bytes=0, rows=0, seconds={"manifest": 5.1}
+        )
+        return [first, second.model_copy(update={"totals": totals})]
+
+
+def test_an_attempt_that_the_kernel_ended_says_so(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where all attempts end so: what the stream ends with names the limit."""
+    killed = iter(range(100))
+    monkeypatch.setattr(troubles, "killed_for_memory", lambda: next(killed))
+    monkeypatch.setattr(troubles, "most_memory", lambda: 3 << 30)
+    told: list[str] = []
+    dead = "Job aborted: Python worker exited unexpectedly (crashed)"
+    one = driver(opened(root), Job(*[dead] * 8), told)
+    with pytest.raises(Ended, match=r"epoch 0 failed 8 times: memory ran out: .* may have 3"):
+        run_epoch(one)
+    assert len(told) == 8
+    assert all(each.endswith(f"({dead})") for each in told)
+    assert epochs(root) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "kills", "says"),
+    [
+        (ConnectionRefusedError("refused"), 1, "memory ran out: .*What is in the journal is whole"),
+        (StreamFailed("the stream failed: gone"), 1, "memory ran out: .*the stream failed: gone"),
+        (StreamFailed("the stream failed: gone"), 0, "^the stream failed: gone$"),
+        (ConnectionRefusedError("refused"), 0, "^refused$"),
+        (SessionNotOpen("another day"), 1, "^another day$"),
+    ],
+)
+def test_a_stream_whose_jvm_the_kernel_killed_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, kills: int, says: str
+) -> None:
+    """Not of every error: one that has its own reason keeps it."""
+
+    def start_spark(_: Settings) -> None:
+        killed.append(kills)
+        raise error
+
+    killed: list[int] = []
+    monkeypatch.setattr(troubles, "killed_for_memory", lambda: sum(killed))
+    monkeypatch.setattr(service, "start_spark", start_spark)
+    for name in ("open_journal", "check_session"):
+        monkeypatch.setattr(service, name, lambda *_: None)
+    given = {"warehouse.root": str(tmp_path / "w"), "state.root": str(tmp_path / "state")}
+    settings = load_settings(None, given, environ={})[0]
+    stream = service.Stream(settings, load_query("symbol"), Wanted(), Watcher(), lambda: 0)
+    with pytest.raises(Exception, match=says):
+        stream.run()
+
+
 TRACEBACK = (
     "An exception was thrown from the Python worker.\nTraceback (most recent call last):\n"
     '  File "worker.py", line 1\n'
@@ -198,6 +340,7 @@ TRACEBACK = (
             "lost",
         ),
         (TRACEBACK + "spillway.kafka.reading.OffsetsGone: 'a' partition 0 does not hold", "gone"),
+        (TRACEBACK + "spillway.kafka.reading.TopicDeleted: topic 'a' does not exist", "deleted"),
         ("[KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] Some data may have been lost", "gone"),
     ],
 )
@@ -310,7 +453,7 @@ def test_what_the_job_of_an_epoch_is_told(root: str, monkeypatch: pytest.MonkeyP
     newest = opened(root).journal.read()[-1]
     assert isinstance(newest, Epoch)
     assert newest.limit_rows == 10
-    assert newest.seconds == {"job": 0.0}
+    assert newest.seconds["job"] == 0.0
 
 
 def test_an_epoch_takes_the_time_of_its_job(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,7 +468,7 @@ def test_an_epoch_takes_the_time_of_its_job(root: str, monkeypatch: pytest.Monke
     monkeypatch.setattr("spillway.stream.driver.time", clock)
     journaled: list[Epoch] = []
     run_epoch(driver(opened(root), Slow(), on_epoch=journaled.append))
-    assert [each.seconds for each in journaled] == [{"job": 1.2346}]
+    assert [each.seconds["job"] for each in journaled] == [1.2346]
     assert journaled == opened(root).journal.read()[-1:]
 
 

@@ -60,7 +60,9 @@ class Topics:
     def __init__(self, messages: dict[tuple[str, int], list[Message]]) -> None:
         self.messages = messages
 
-    def read(self, ranges: list[TopicRange]) -> Iterator[tuple[TopicRange, Records]]:
+    def read(
+        self, ranges: list[TopicRange], _: object = None
+    ) -> Iterator[tuple[TopicRange, Records]]:
         (wanted,) = ranges
         all_ = self.messages[wanted.topic, wanted.partition]
         for at in range(wanted.begin, wanted.end, 2):

@@ -24,7 +24,8 @@ from spillway.jars import (
     problems,
 )
 from spillway.places import var_folder
-from spillway_schemas.memory import memory_limits
+from spillway.report.words import times_text
+from spillway_schemas.memory import killed_for_memory, memory_limits, most_memory
 from spillway_schemas.query import Query
 from spillway_schemas.settings import QUERIES, Settings
 
@@ -151,6 +152,8 @@ def memory(settings: Settings) -> Iterator[Check]:
     if "://" in settings.state.root:
         return  # said already, by the check of the folder
     used, root = _bytes_below(root), _existing(root)
+    if killed := killed_for_memory():
+        yield judge_killed(killed)
     yield judge_memory(
         slots=settings.state.slots,
         budget_bytes=int(settings.state.budget_bytes),
@@ -228,6 +231,17 @@ def _available_memory() -> int:
     """Bytes of memory that can be had: the machine's, or less where a container is limited."""
     available = int(psutil.virtual_memory().available)
     return min([available, *(limit.free for limit in memory_limits())])
+
+
+def judge_killed(killed: int) -> Check:
+    """The kernel has killed processes of this control group for want of memory."""
+    return Check(
+        "killed",
+        "warn",
+        f"the kernel has killed a process here {times_text(killed, 'time')} because memory had run "
+        f"out (all of this control group may have {size(most_memory())})",
+        "lower state.budget_bytes, or give the container more memory",
+    )
 
 
 def judge_memory(

@@ -17,8 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from spillway.engine.join.hashing import xxhash64
+from spillway.engine.wire.footers import is_sound
 from spillway.following.position import FollowStep, Newest, Position, Seen, another_history, cleaned
 from spillway.protocol.state import JournalState
 from spillway.storage import StorageError
@@ -126,6 +128,8 @@ class Follower:
         table = self._warehouse.table("results")
         try:
             with table.place.open(file.path) as source:
+                if not is_sound(pq.ParquetFile(source).metadata):
+                    raise pa.ArrowInvalid("its footer contradicts itself")
                 batches = (
                     ds.ParquetFileFormat()
                     .make_fragment(source)

@@ -186,7 +186,8 @@ class KafkaCluster:
         if missing:
             raise TopicMissing(
                 f"no topic {', '.join(repr(m) for m in missing)} on {self._bootstrap}",
-                "run 'spillway topics --create', or name another one in the query",
+                "run 'spillway topics --create', or name another one in the query. One that was "
+                "deleted is not brought back by that: see the runbook, `A topic was deleted`",
             )
         return [
             Topic(name=n, id=str(by_name[n]["topic_id"]), partitions=len(by_name[n]["partitions"]))

@@ -3,16 +3,18 @@
 kafka-python finds leaders, logs in, and tries again, but makes an object of every record. Here its
 fetcher hands over each answer as it is.
 
-Known limitation: that reaches into kafka-python (`Fetcher.PartitionRecords`), which is locked.
+Known limitation: that reaches into kafka-python (`Fetcher.PartitionRecords`, and its metadata for
+the ids of topics), which is locked.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,10 +34,31 @@ FIRST_FETCHED_BYTES = 1 << 20
 """The same while nothing is known of a topic's records."""
 SILENT_S = 60.0
 """So long nothing may come before a read is given up: an election takes less."""
+LOOK_S = 2.0
+"""So long nothing may come before it is looked whether the topics are there."""
+ANSWER_S = 1.0
+"""So long that takes: who is silent is asked again later."""
+AGAIN_S = 2.0
+"""A topic that is not there is looked for once more after so long: a broker that has just started
+does not know all of them yet."""
+
+ANY_ID: Mapping[str, str] = MappingProxyType({})
 
 
 class OffsetsGone(TopicProblem):
     """A partition does not hold rows that are wanted: retention took them, or it was made anew."""
+
+
+class TopicDeleted(TopicProblem):
+    """A topic was deleted, and perhaps made again: offsets mean other rows now."""
+
+    def __init__(self, what: str) -> None:
+        """`what` became of which topic."""
+        super().__init__(
+            what,
+            "have its rows brought back, or make the day again with what is left; see the runbook, "
+            "`A topic was deleted`",
+        )
 
 
 class _Answer(NamedTuple):
@@ -138,11 +161,17 @@ class TopicReader:
         """Close the connection."""
         self._consumer.close(autocommit=False, timeout_ms=1000)
 
-    def read(self, wanted: Iterable[TopicRange]) -> Iterator[tuple[TopicRange, Records]]:
+    def read(
+        self, wanted: Iterable[TopicRange], ids: Mapping[str, str] = ANY_ID
+    ) -> Iterator[tuple[TopicRange, Records]]:
         """The messages of ranges that count, of each partition in their order; each partition once.
 
-        Raises `OffsetsGone`, `TopicProblem` where a topic may not be read, `KafkaUnavailable` when
-        nothing has come for too long, `BatchDamaged`. After that, make a new one.
+        `ids`: Kafka's ids of topics by name. Whoever reads to the end has rows of these topics, and
+        of none that was made anew under one of their names meanwhile.
+
+        Raises `OffsetsGone`, `TopicDeleted`, `TopicProblem` where a topic may not be read,
+        `KafkaUnavailable` when nothing has come for too long, `BatchDamaged`. After that, make a
+        new one.
         """
         ranges = {
             TopicPartition(each.topic, each.partition): each
@@ -157,7 +186,8 @@ class TopicReader:
         self._ends = {place: each.end for place, each in ranges.items()}
         self._ask_for(ranges.values())
         position = {place: each.begin for place, each in ranges.items()}
-        since = time.monotonic()
+        ids = {each.topic: ids.get(each.topic, "") for each in ranges.values()}
+        since = looked = time.monotonic()
         while position:
             # One answer at a time: the next are asked for meanwhile, and held by the client.
             came = self._polled(ranges)
@@ -169,7 +199,11 @@ class TopicReader:
             before = dict(position)
             position = {place: consumer.position(place) for place in position}
             if position != before:
-                since = time.monotonic()
+                since = looked = time.monotonic()
+            elif time.monotonic() - looked > LOOK_S:
+                with suppress(KafkaError, OSError):  # brokers are away: that may end
+                    self._assure_there(ids)
+                looked = time.monotonic()
             position = {place: at for place, at in position.items() if at < self._ends[place]}
             if time.monotonic() - since > self._silent_s:
                 place = next(iter(position))
@@ -177,8 +211,53 @@ class TopicReader:
                     f"{place.topic!r} partition {place.partition} at {self._bootstrap} has given "
                     f"nothing for {self._silent_s:.0f} s, though it should hold offset "
                     f"{position[place]}",
-                    "see that all brokers run, and that the topic is there",
+                    "see that all brokers run",
                 )
+        if any(ids.values()):
+            # A fetch names topics by name: only now is it known whose rows these were.
+            self._assure_the_same(ids)
+
+    def _assure_the_same(self, ids: Mapping[str, str]) -> None:
+        """As `_assure_there`; waits for brokers. Raises `TopicDeleted`, `KafkaUnavailable`."""
+        until = time.monotonic() + self._silent_s
+        while True:
+            try:
+                return self._assure_there(ids)
+            except (KafkaError, OSError) as error:
+                if time.monotonic() > until:
+                    raise self._unavailable(error) from error
+                time.sleep(0.1)
+
+    def _assure_there(self, ids: Mapping[str, str]) -> None:
+        """Raise `TopicDeleted` where a topic is none any more, or has another id than it had (where
+        that is known); what brokers raise when they do not answer."""
+        if self._changed(ids):
+            time.sleep(AGAIN_S)
+            if problem := self._changed(ids):
+                raise TopicDeleted(problem)
+
+    def _changed(self, ids: Mapping[str, str]) -> str:
+        """What became of a topic, by what a broker says now; empty: nothing."""
+        brokers = self._consumer._cluster
+        if brokers.metadata_refresh_in_progress:  # asked before now
+            self._refresh()
+        self._refresh()
+        for topic, known in ids.items():
+            found, is_there = brokers.topic_id(topic), brokers.partitions_for_topic(topic)
+            if found is None and is_there is None and topic not in brokers.unauthorized_topics:
+                return f"topic {topic!r} at {self._bootstrap} does not exist any more"
+            # A broker older than Kafka 2.8 tells none.
+            if known and found is not None and str(found) != known:
+                ids_now = f"its id was {known}, now {found}"
+                return f"topic {topic!r} was deleted and created again ({ids_now})"
+        return ""
+
+    def _refresh(self) -> None:
+        """Have a broker say which topics there are. Raises `KafkaError`, after seconds where none
+        answers."""
+        manager, net = self._consumer._manager, self._consumer._net
+        asked = manager.call_soon(self._consumer._cluster.refresh_metadata)
+        net.run(manager.wait_for, asked, ANSWER_S * 1000)
 
     def _polled(self, ranges: Mapping[Any, TopicRange]) -> dict[Any, list[_Answer]]:
         try:

@@ -50,6 +50,8 @@ class StreamView(StatusRecord):
     lag_rows: int | None
     intake_held: str
     """Why no more rows are read, and what to do; empty: they are."""
+    slow_disks: str
+    """Which disks are slow; empty: none."""
     delay_p50_ms: int | None
     delay_p99_ms: int | None
 

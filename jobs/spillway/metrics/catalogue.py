@@ -61,6 +61,13 @@ CATALOGUE: tuple[Family, ...] = (
     ),
     Family("spillway_results_total", "counter", (), "Results given at run time."),
     Family(
+        "spillway_disk_write_seconds",
+        "gauge",
+        ("disk",),
+        "What the newest epoch knows of its disks: tables: all commits of the epoch before; state: "
+        "the slowest slot's manifest.",
+    ),
+    Family(
         "spillway_intake_held",
         "gauge",
         (),

@@ -122,6 +122,7 @@ def _of_journal(known: JournalFigures | None) -> Iterator[tuple[str, Values]]:
         yield name, [((str(slot.slot),), getattr(slot, what)) for slot in slots]
     yield "spillway_rows_total", _labelled({} if known is None else known.rows)
     yield "spillway_outside_rows_total", _labelled({} if known is None else known.outside)
+    yield "spillway_disk_write_seconds", _labelled({} if known is None else known.write_s)
     yield "spillway_intake_held", _one(None if known is None else int(known.intake_held))
     yield "spillway_results_limit_ratio", _one(None if known is None else known.limit_ratio)
     yield "spillway_filtered_rows_total", _labelled({} if known is None else known.filtered)

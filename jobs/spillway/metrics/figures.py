@@ -37,6 +37,8 @@ class JournalFigures:
     outside: Mapping[str, int]
     """Only topics of which it is counted."""
     results: int
+    write_s: Mapping[str, float]
+    """Of `Tally`."""
     intake_held: bool
     limit_ratio: float | None
     """Of the open session's results; None: there is no limit."""
@@ -139,6 +141,7 @@ def journal_figures(model: ReadModel, trigger_s: float, query: str) -> JournalFi
             if any(t in s.outside for s in sessions)
         },
         results=sum(s.results for s in sessions),
+        write_s=dict(model.tally.write_s),
         intake_held=bool(intake_held(model.state)),
         limit_ratio=model.state.session.results / model.state.max_results
         if model.state.max_results

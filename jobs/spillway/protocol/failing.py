@@ -12,6 +12,7 @@ what fails the same way each time holds up the stream without saying so.
 * *A folder cannot be written*: more attempts would fill it further. None is made.
 * *Kafka does not hold rows any more that the epoch reads*: it will not, until a person says that
   they are gone for good. None is made.
+* *A topic was deleted, and perhaps made again*: its offsets mean other rows now. None is made.
 * *What schemas mean cannot be known* (the registry does not let us in, what was kept of it is
   damaged): that is not mended by trying. No other attempt is made.
 """
@@ -39,9 +40,9 @@ class JobFailed:
     """The job raised: no report counts."""
 
     detail: str
-    cause: Literal["lost", "raised", "storage", "gone", "schemas"] = "lost"
+    cause: Literal["lost", "raised", "storage", "gone", "deleted", "schemas"] = "lost"
     """A process, a host or Kafka went away; the code raised; a folder cannot be written; rows are
-    gone; what schemas mean cannot be known."""
+    gone; a topic is; what schemas mean cannot be known."""
 
 
 def give_up(plan: Plan, attempts: int, failures: Sequence[JobFailed]) -> str | None:
@@ -65,6 +66,8 @@ def give_up(plan: Plan, attempts: int, failures: Sequence[JobFailed]) -> str | N
             f"without them: `spillway accept-loss --session {plan.session} --reason ...`, and "
             "start again"
         )
+    if last.cause == "deleted":
+        return f"epoch {plan.epoch} has failed: {last.detail}. Nothing from it was committed"
     if last.cause == "schemas":
         return (
             f"epoch {plan.epoch} has failed: {last.detail}. Nothing from it was committed, and no "

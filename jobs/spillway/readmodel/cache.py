@@ -29,7 +29,7 @@ from spillway.readmodel.kept import MOST_ENTRIES, begun, followed, following, ke
 from spillway.readmodel.model import KeptReadModel, ReadModel
 from spillway.tables import NothingYet, Warehouse
 
-VERSION = 11
+VERSION = 12
 """Raised when `KeptReadCache` changes its meaning."""
 SAVE_EVERY = 50
 """Entries that are read again at most, after a start."""

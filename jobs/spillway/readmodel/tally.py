@@ -212,6 +212,9 @@ class Tally(BaseModel):
     """Its `process_identity`; empty where it was not kept."""
     last_claim_at: str | None
     last_epoch_at: str | None
+    write_s: dict[str, float] = {}
+    """What the newest epoch knows of disks: `tables`: the commits of the epoch before; `state`:
+    the slowest slot's manifest."""
     open_sessions: dict[str, SessionTally]
     sealed_sessions: dict[str, str]
     """Each as JSON: it never changes again, and few of those who look ask for old ones. (A year of
@@ -292,6 +295,10 @@ class Tally(BaseModel):
         if len(self.points) > MOST_POINTS:
             self.points = with_room(self.points)
         self.last_epoch_at = entry.written_at
+        self.write_s = {
+            "tables": entry.seconds.get("commits before", 0.0),
+            "state": max((each.seconds.get("manifest", 0.0) for each in entry.slots), default=0.0),
+        }
         if entry.sealed is not None:
             session.end = entry.sealed.end
             session.sealed_at, session.sealed_epoch = entry.written_at, entry.epoch

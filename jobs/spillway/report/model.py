@@ -233,6 +233,8 @@ class Status(StatusRecord):
     lag_rows: int | None
     intake_held: str
     """Why no more rows are read (`results.max_per_session`), and what to do; empty: they are."""
+    slow_disks: str = ""
+    """Which disks the newest epoch has found slow, with figures; empty: none."""
     hot_keys: list[HotKeyStatus]
     """The keys with the most rows in memory, of the large groups, those first."""
     event_time: EventTimeStatus | None

@@ -27,6 +27,7 @@ from spillway.protocol.queries import kept_query, told_changes
 from spillway.protocol.state import AnotherQuery
 from spillway.readmodel import cache
 from spillway.readmodel.cache import ReadCache
+from spillway.readmodel.disks import slow_disks
 from spillway.readmodel.event_time import event_time_of
 from spillway.readmodel.groups import group_states
 from spillway.readmodel.hottest import HotKey, hottest_keys
@@ -134,6 +135,7 @@ def status(
         delay_p99_ms=delay_quantile_ms(delay, 0.99),
         lag_rows=lag_rows,
         intake_held=intake_held(model.state),
+        slow_disks=slow_disks(model.tally.write_s),
         hot_keys=[HotKeyStatus(**dict(each)) for each in _hot_keys(warehouse, known, model)],
         event_time=_event_time(model),
         threshold=settings.spill.threshold,

@@ -124,6 +124,8 @@ def _head(status: Status, width: int) -> RenderableType:
     line.add_row("stream", _stream(status, width))
     if status.intake_held:
         line.add_row("intake", Text(f"stopped: {visible(status.intake_held)}", style="red"))
+    if status.slow_disks:
+        line.add_row("disk", Text(status.slow_disks, style="yellow"))
     if open_ is not None and open_.seal_answers:
         answer = open_.seal_answers[-1]
         about = "loss" if answer.what.startswith("loss") else "seal"

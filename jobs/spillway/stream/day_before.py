@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 
 import numpy as np
 import pyarrow as pa
@@ -99,25 +99,23 @@ def _near(warehouse: Warehouse, date: str, times: I64) -> Iterator[pa.Table]:
         with table.place.open(file.path) as source:
             opened = pq.ParquetFile(source)
             for number in range(opened.num_row_groups):
-                if _may_stand(opened.metadata.row_group(number), times):
+                if _may_stand(opened, number, times):
                     rows = opened.read_row_group(number, columns=list(COLUMNS), use_threads=False)
                     yield _standing(rows, date, times)
 
 
-def _may_stand(group: pq.RowGroupMetaData, times: I64) -> bool:
-    """Whether a row group has a time that is near one of these."""
-    for at in range(group.num_columns):
-        column = group.column(at)
-        known = column.statistics is not None and column.statistics.has_min_max
-        if column.path_in_schema == "written_at" and known:
-            bounds = column.statistics.min, column.statistics.max
-            low, high = (int(_utc(each).timestamp() * 1000) for each in bounds)
-            return bool(((times >= low) & (times - STANDS_MS <= high)).any())
-    return True
+def _may_stand(opened: pq.ParquetFile, number: int, times: I64) -> bool:
+    """Whether a row group has a time that is near one of these.
 
-
-def _utc(moment: datetime) -> datetime:
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    By the times themselves: to ask the footer ends the process where it is damaged
+    (`spillway.engine.wire.footers`).
+    """
+    written = opened.read_row_group(number, columns=["written_at"], use_threads=False)
+    found = pc.min_max(written["written_at"].cast(pa.int64()))
+    if found["min"].as_py() is None:
+        return True
+    low, high = (found[end].as_py() // 1000 for end in ("min", "max"))
+    return bool(((times >= low) & (times - STANDS_MS <= high)).any())
 
 
 def _standing(rows: pa.Table, date: str, times: I64) -> pa.Table:

@@ -19,7 +19,7 @@ from typing import Literal
 from spillway.clock import rfc3339, system_clock
 from spillway.engine.statistics import statistics_every_s
 from spillway.kafka.client import KafkaUnavailable
-from spillway.kafka.reading import OffsetsGone
+from spillway.kafka.reading import OffsetsGone, TopicDeleted
 from spillway.policy.restoring import most_restored_rows, rate_shown
 from spillway.policy.sampling import Work, owned, slot_figures, work_of
 from spillway.processes import process_identity
@@ -35,6 +35,7 @@ from spillway.protocol.state import JournalState
 from spillway.readmodel.kept import keep
 from spillway.registry import RegistryUnavailable, SchemaTrouble
 from spillway.stream.job import EpochJob
+from spillway.stream.troubles import DiskWatch, MemoryWatch
 from spillway.tables import JournalConflict, OutcomeUnknown, Warehouse
 from spillway_schemas.commands import CommandLine
 from spillway_schemas.journal import Epoch, EpochHead, Genesis, Offsets, SlotReport, Topic
@@ -85,6 +86,7 @@ class StreamDriver:
         self._began = 0.0
         self._statistics_at = -math.inf
         self._interval_s = interval_s
+        self._disks, self._memory = DiskWatch(), MemoryWatch()
         self._works: list[Work] = []
         self._kept_n, self._open = -1, ""  # so the first state is kept
         name = f"{socket.gethostname()}/{os.getpid()}"
@@ -134,6 +136,8 @@ class StreamDriver:
         )
         self._driver, instructions = protocol.step(self._driver, offered)
         self._carry_out(instructions)
+        for slow in self._disks.told():
+            self._on_trouble(f"epoch {self.state.epoch}: {slow}")
 
     def _carry_out(self, instructions: Sequence[protocol.Instruction]) -> None:
         waiting = deque(instructions)
@@ -152,12 +156,15 @@ class StreamDriver:
             case protocol.ReadHistory():
                 return self.read_history(instruction.after_epoch)
             case protocol.Sync():
-                self.sync(instruction)
+                with self._disks.writing("making its files durable"):
+                    self.sync(instruction)
                 return None
             case protocol.Append():
-                return self.append(instruction)
+                with self._disks.writing("a commit to 'journal'"):
+                    return self.append(instruction)
             case Apply():
-                return self.apply(instruction)
+                with self._disks.writing(f"a commit to {instruction.table!r}"):
+                    return self.apply(instruction)
             case protocol.RunJob():
                 return self.run_job(instruction.plan, instruction.attempt)
             case protocol.Ready():
@@ -262,10 +269,13 @@ class StreamDriver:
             )
         except Exception as error:
             detail = first_lines(error, self._secrets)
+            if killed := self._memory.told():
+                detail = f"{killed} ({detail})"
             self._on_trouble(f"epoch {plan.epoch}, attempt {attempt}: {detail}")
             if self._job.spark.sparkContext._jsc.sc().isStopped():
                 raise
             return JobFailed(detail, _cause(str(error)))
+        self._disks.stepped(reports)
         for slot, what in missing_slots(plan, reports).items():
             self._on_trouble(f"epoch {plan.epoch}: slot {slot} has lost its state ({what})")
         for report in reports:
@@ -290,7 +300,8 @@ class StreamDriver:
             )
 
     def _reported(self, reports: Sequence[SlotReport]) -> protocol.Event:
-        seconds = {"job": round(time.monotonic() - self._began, 4)}
+        job_s, commits_s = time.monotonic() - self._began, self._disks.commits_s()
+        seconds = {"job": round(job_s, 4), "commits before": round(commits_s, 4)}
         now_ms = system_clock()
         sane = [dated(report, now_ms) for report in reports]
         return protocol.Reported(sane, _now(), seconds, self._limit_rows)
@@ -337,12 +348,19 @@ AWAY = f"{KafkaUnavailable.__module__}.{KafkaUnavailable.__name__}: "
 """How brokers that do not answer a task show in Spark's texts."""
 
 
-def _cause(text: str) -> Literal["lost", "raised", "storage", "gone", "schemas"]:
+DELETED = f"{TopicDeleted.__module__}.{TopicDeleted.__name__}: "
+"""How a topic that is none any more, or another one, shows in Spark's texts."""
+_DELETED = re.compile(re.escape(DELETED) + "(.*)")
+
+
+def _cause(text: str) -> Literal["lost", "raised", "storage", "gone", "deleted", "schemas"]:
     """What an error of Spark's is about: see `spillway.protocol.failing`."""
     if (trouble := SchemaTrouble.told_by(RuntimeError(text))) is not None:
         return "lost" if isinstance(trouble, RegistryUnavailable) else "schemas"
     if any(mark in text for mark in FULL):
         return "storage"
+    if DELETED in text:
+        return "deleted"
     if any(mark in text for mark in LOST_DATA):
         return "gone"
     if AWAY in text:
@@ -361,6 +379,8 @@ def first_lines(error: BaseException, secrets: Options, most: int = 600) -> str:
         return told[1][:most]
     if trouble := SchemaTrouble.told_by(RuntimeError(text)):
         return str(trouble)[:most]
+    if told := _DELETED.search(text):
+        return told[1][:most]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if _TELLING.search(line)]
     return " | ".join(dict.fromkeys([*lines[:1], *telling[-2:]]))[:most]

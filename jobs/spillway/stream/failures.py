@@ -8,7 +8,7 @@ in which they stand whole.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,14 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
 
-from spillway.kafka.client import KafkaUnavailable
+from spillway.kafka.client import KafkaUnavailable, TopicMissing, cluster
+from spillway.kafka.reading import TopicDeleted
+from spillway.protocol.state import changed_topics
 from spillway.stream.driver import FULL, LOST_DATA, first_lines
 from spillway.stream.run import StreamFailed
+from spillway_schemas.journal import Topic
 from spillway_schemas.secret import Options, hide
+from spillway_schemas.setting_fields import KafkaSettings
 
 AWAY = frozenset(
     {
@@ -33,6 +37,7 @@ AWAY = frozenset(
                 "Network",
                 "NotLeaderOrFollower",
                 "Timeout",
+                "UnknownTopicOrPartition",
             )
         ),
         f"{KafkaUnavailable.__module__}.{KafkaUnavailable.__name__}",
@@ -40,7 +45,12 @@ AWAY = frozenset(
         "java.net.NoRouteToHostException",
     }
 )
-"""No broker answers, or none that leads the partition."""
+"""No broker answers, or none that leads the partition; one that has just started does not know all
+topics yet."""
+DELETES = frozenset({*LOST_DATA, "org.apache.kafka.common.errors.UnknownTopicOrPartitionException"})
+"""What a topic that was deleted looks like, among other things."""
+OF_THE_JVM = (StreamFailed, Py4JError, ConnectionError, EOFError)
+"""What the stream ends with when its JVM is gone, among other things."""
 UNRESOLVED = "No resolvable bootstrap urls"
 """Kafka has no class of its own for addresses that no name server knows."""
 AWAY_S = 600.0
@@ -72,6 +82,24 @@ def beyond_mending(
         return StreamFailed(f"the stream failed: {told}{where}")
     if away_s > AWAY_S:
         return StreamFailed(f"Kafka has been away for {AWAY_S:.0f} s: {text}")
+    return None
+
+
+def deleted(
+    failure: BaseException | None, kafka: KafkaSettings, topics: Sequence[Topic]
+) -> StreamFailed | None:
+    """What a failed query ends the stream with when one of its topics was deleted, or another one
+    has its name; None: the failure says nothing of this kind, all is as it was, or no broker
+    answers. `topics`: as the journal knows them."""
+    if not DELETES.intersection(_names(failure)):
+        return None
+    with suppress(KafkaUnavailable), cluster(kafka.bootstrap_servers, kafka.options) as view:
+        try:
+            problem = changed_topics(topics, view.topics([topic.name for topic in topics]))
+        except TopicMissing as error:
+            problem = f"{error.what} any more"
+        if problem:
+            return StreamFailed(f"{TopicDeleted(problem)}. Results so far are right")
     return None
 
 

@@ -20,7 +20,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -49,7 +49,7 @@ from spillway.stream.worker import (
     probe_batches,
     step_batches,
 )
-from spillway_schemas.journal import SlotReport, TracedGroup
+from spillway_schemas.journal import SlotReport, Topic, TracedGroup
 
 LOOK_S = 1.0
 """How often it is looked whether the hosts are there while a job runs."""
@@ -171,6 +171,11 @@ class EpochJob:
         self.decoders = DECODERS_PER_CORE * spark.sparkContext.defaultParallelism
         self.block_type = from_arrow_schema(BLOCK_SCHEMA)
         self.report_type = from_arrow_schema(REPORT_SCHEMA)
+
+    def identify(self, topics: Iterable[Topic]) -> None:
+        """Take rows of these topics, and of none that is made anew under one of their names."""
+        ids = {topic.name: topic.id for topic in topics}
+        self.settings = replace(self.settings, kafka=replace(self.settings.kafka, ids=ids))
 
     def rehearse(self, slots: int) -> None:
         """Run an epoch's job without rows.

@@ -7,8 +7,8 @@ crosses to the worker. Here a worker reads its ranges itself (`spillway.kafka.re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from spillway.decode.chunks import Chunk
@@ -31,6 +31,9 @@ class MessageSource:
     bootstrap: str
     client: Options
     """Java client options."""
+    ids: Mapping[str, str] = field(default_factory=dict)
+    """Kafka's ids of topics, as the journal knows them: another one has other rows. Those that are
+    not here are not compared."""
 
 
 _readers: dict[tuple[object, ...], TopicReader] = {}
@@ -75,7 +78,7 @@ def read_messages(source: MessageSource, ranges: Iterable[TopicRange]) -> Iterat
     if reader is None:
         reader = TopicReader(source.bootstrap, source.client, SILENT_S)
     try:
-        for of, records in reader.read(ranges):
+        for of, records in reader.read(ranges, source.ids):
             whole = Chunk(of.topic, of.partition, records.values, records.offsets, records.kafka_ms)
             yield from whole.parts()
     except BaseException:  # one that failed, or was left, is not used again

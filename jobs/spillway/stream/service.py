@@ -39,11 +39,11 @@ from spillway.storage import StorageError, private
 from spillway.stream.boundary import never_closes
 from spillway.stream.commands import CommandSource
 from spillway.stream.day_before import day_before
-from spillway.stream.driver import Ended, StreamDriver
-from spillway.stream.failures import beyond_mending
+from spillway.stream.driver import Ended, StreamDriver, first_lines
+from spillway.stream.failures import OF_THE_JVM, beyond_mending, deleted
 from spillway.stream.genesis import check_same, state_of_query
 from spillway.stream.job import EpochJob, Placement
-from spillway.stream.run import IntakeHeld, Wanted, Watcher
+from spillway.stream.run import IntakeHeld, StreamFailed, Wanted, Watcher
 from spillway.stream.source import kafka_options
 from spillway.stream.start import (
     check_session,
@@ -54,6 +54,7 @@ from spillway.stream.start import (
     start_spark,
 )
 from spillway.stream.supervised import POLL_S, EpochHooks, SupervisedQuery
+from spillway.stream.troubles import MemoryWatch
 from spillway.tables import SessionEvent, Warehouse, exists, opened
 from spillway.tables.definitions import OF_QUERY
 from spillway.tables.errors import WarehouseError
@@ -132,15 +133,22 @@ class Stream:
         state = open_journal(self.warehouse, self.settings, self.query, self.wanted, self.clock)
         check_session(self.wanted, state)
         self.watcher.on_progress(f"starting Spark ({self.settings.spark.master})")
-        spark = start_spark(self.settings)
+        memory = MemoryWatch()
         try:
-            if self._claim(spark, state):
-                try:
-                    self._loop(spark)
-                finally:
-                    self._remove_checkpoints()
-        finally:
-            spark.stop()
+            spark = start_spark(self.settings)
+            try:
+                if self._claim(spark, state):
+                    try:
+                        self._loop(spark)
+                    finally:
+                        self._remove_checkpoints()
+            finally:
+                spark.stop()
+        except OF_THE_JVM as error:
+            if killed := memory.told():
+                told = first_lines(error, self.settings.secrets)
+                raise StreamFailed(f"{killed}. What is in the journal is whole ({told})") from error
+            raise
 
     # ------------------------------------------------------------------ beginning
 
@@ -192,6 +200,7 @@ class Stream:
         if state.before:  # only now that nobody else writes by another query
             self.warehouse.widen_columns()
         placement.hosts = dict(state.hosts)
+        job.identify(state.topics)
         self.job = job
         self.driver.use(job)
         self._look_at_the_day_before()
@@ -402,6 +411,8 @@ class Stream:
         if self._accept_losses():
             self.supervised.start(self.driver.state.end, self._wanted_rows)
             return time.monotonic()
+        if gone := deleted(failure, self.settings.kafka, self.driver.state.topics):
+            raise gone from failure
         now = time.monotonic()
         since = away_since if away_since is not None else now
         secrets = self.settings.secrets

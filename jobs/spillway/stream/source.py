@@ -17,6 +17,13 @@ from pydantic import SecretStr
 from spillway_schemas.journal import Offsets
 from spillway_schemas.secret import Options, revealed
 
+ANSWER_MS = 10_000
+"""How long Spark's source waits for brokers when it asks where topics end.
+
+Its client asks the leader that it knows. Where that has just died it asks nobody else before this
+is over: by Kafka's own default of a minute, while another broker leads after nine seconds.
+"""
+
 
 class OffsetLogError(RuntimeError):
     """Spark's offset log is not what this version of Spark writes."""
@@ -34,7 +41,19 @@ def kafka_options(
     }
     for name, value in client.items():
         ours[f"kafka.{name}"] = value if isinstance(value, SecretStr) else str(value)
-    return ours
+    return _answer_times(client) | ours
+
+
+def _answer_times(client: Options) -> dict[str, str | SecretStr]:
+    """`ANSWER_MS` for one request and for a question with its repetitions, as far as the client's
+    options leave it open: Kafka wants the second to be no less than the first."""
+    request, whole = "request.timeout.ms", "default.api.timeout.ms"
+    known = revealed(client)
+    given = {name: int(known[name]) for name in (request, whole) if name in known}
+    return {
+        f"kafka.{request}": str(min(ANSWER_MS, given.get(whole, ANSWER_MS))),
+        f"kafka.{whole}": str(max(ANSWER_MS, given.get(request, ANSWER_MS))),
+    }
 
 
 def spark_offsets(offsets: Offsets) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 
@@ -43,12 +44,12 @@ class RowGroup:
 
 
 def row_groups(path: str, source: pa.NativeFile) -> list[RowGroup]:
-    """All row groups of an open Parquet file. Raises `pa.ArrowException`, OSError."""
+    """All row groups of an open Parquet file; of a single one it is not known which numbers it has.
+    Raises `pa.ArrowException`, OSError, KeyError."""
     file = pq.ParquetFile(source, page_checksum_verification=True)
-    return [
-        RowGroup(path, file, at, *_bounds(file.metadata.row_group(at)))
-        for at in range(file.num_row_groups)
-    ]
+    if file.num_row_groups == 1:  # whoever wants rows of the file wants these
+        return [RowGroup(path, file, 0, None, None)]
+    return [RowGroup(path, file, at, *_bounds(file, at)) for at in range(file.num_row_groups)]
 
 
 def apart(given: Iterable[R]) -> Iterator[list[R]]:
@@ -75,12 +76,12 @@ def lower(ranged: Ranged) -> float:
     return -math.inf if ranged.least is None else ranged.least
 
 
-def _bounds(group: pq.RowGroupMetaData) -> tuple[float | None, float | None]:
-    """The least and the greatest number in a row group; None when it does not say."""
-    for at in range(group.num_columns):
-        column = group.column(at)
-        if column.path_in_schema == "n":
-            known = column.statistics
-            if known is not None and known.has_min_max:
-                return known.min, known.max
-    return None, None
+def _bounds(file: pq.ParquetFile, at: int) -> tuple[float | None, float | None]:
+    """The least and the greatest number in a row group.
+
+    From the numbers, which are few and small: to ask the footer ends the process where it is
+    damaged (`spillway.engine.wire.footers`).
+    """
+    numbers = file.read_row_group(at, columns=["n"], use_threads=False)["n"]
+    found = pc.min_max(numbers)
+    return found["min"].as_py(), found["max"].as_py()

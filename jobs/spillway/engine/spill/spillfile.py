@@ -32,6 +32,7 @@ import pyarrow.parquet as pq
 from spillway.engine.join.kernel import Rows
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.wire.datafile import FILE_BYTES, DataFileWriter
+from spillway.engine.wire.footers import is_sound
 from spillway.storage import Folder, StorageError
 from spillway_schemas.journal import FileRecord
 
@@ -350,6 +351,7 @@ def survey(folder: Folder, file: SpillFile, position: int) -> RowGroups:
                 digest.update(data)
         if f"sha256:{digest.hexdigest()}" != file.digest:
             raise SpillDamaged(where, f"its SHA-256 is not {file.digest}, which the journal names")
+        return _row_groups(folder, file, position, _open(folder, file).metadata)
     return row_groups(folder, file, position)
 
 
@@ -357,6 +359,12 @@ def row_groups(folder: Folder, file: SpillFile, position: int) -> RowGroups:
     """A file's row groups, by its footer alone; as `survey`, but for the digest."""
     _check_size(folder, file)
     metadata = _open(folder, file).metadata
+    if not is_sound(metadata):
+        raise SpillDamaged(folder.path(file.path), "its footer contradicts itself")
+    return _row_groups(folder, file, position, metadata)
+
+
+def _row_groups(folder: Folder, file: SpillFile, position: int, metadata: Any) -> RowGroups:
     names = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
     if missing := set(SPILL_COLUMNS.names) - set(names):
         problem = f"it has no column {', '.join(sorted(missing))}"
@@ -423,7 +431,7 @@ def read_rows(
             table = source.read_row_group(group, columns=wanted, use_threads=False)
         except StorageError:
             raise
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, pa.ArrowException, ValueError) as error:
             raise SpillDamaged(folder.path(file.path), f"it cannot be read: {error}") from error
         hashes = table["key_hash"].to_numpy().view(np.uint64)
         inside = (hashes >= np.uint64(lo)) & (hashes <= np.uint64(hi - 1))
@@ -462,5 +470,5 @@ def _open(folder: Folder, file: SpillFile) -> Any:
         )
     except StorageError:
         raise
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, ValueError) as error:
         raise SpillDamaged(folder.path(file.path), f"it cannot be opened: {error}") from error

@@ -4,5 +4,6 @@
 |---|---|
 | `blocks` | rows of an epoch for one slot, as one binary value |
 | `datafile` | a Parquet file and its `FileRecord` |
+| `footers` | whether what a damaged file says of itself can be looked at |
 | `quarantine` | rejected rows |
 """

@@ -38,6 +38,8 @@ export class Overview {
     put(
       this.notes,
       held && h("p", { class: "note warn", "data-note": "held" }, icon("warn"), h("span", {}, visible(held))),
+      data.stream.slow_disks &&
+        h("p", { class: "note warn", "data-note": "disk" }, icon("warn"), h("span", {}, `A disk is ${data.stream.slow_disks}. Every epoch waits for it.`)),
       outside.length > 0 &&
         h(
           "p",
