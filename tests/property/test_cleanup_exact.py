@@ -1,7 +1,9 @@
-"""Cleanup against brute force: exactly the combinations that are not all of one generation."""
+"""Cleanup against brute force: exactly the combinations that are not all of one generation, and of
+an outer join those that lack optional rows."""
 
 import tempfile
 from collections import Counter
+from collections.abc import Collection
 from itertools import product
 
 import hypothesis.strategies as st
@@ -19,16 +21,20 @@ from spillway.engine.spill.spillfile import SpillFile, survey, write_spill
 from spillway.storage import folder
 from spillway_schemas.journal import Prefix
 from tests.lanes import explored
+from tests.property.outer_reference import outer_joined
 
 DAY = "2026-01-05"
 
 
-def spec_of(inputs: int) -> TreeSpec:
+def spec_of(inputs: int, optional: Collection[int] = ()) -> TreeSpec:
     return one_join(
         JoinSpec(
             0,
             pa.schema([pa.field("symbol", pa.string(), nullable=False)]),
-            tuple(InputSpec(f"s{i}", pa.schema([("v", pa.string())])) for i in range(inputs)),
+            tuple(
+                InputSpec(f"s{i}", pa.schema([("v", pa.string())]), optional=i in optional)
+                for i in range(inputs)
+            ),
         )
     )
 
@@ -42,8 +48,8 @@ def narrow(key: int, bits: int) -> int:
 # A row is (input, key, epoch, offset).
 
 
-def brute_force(rows, inputs):
-    """Missing results as multisets of coordinates."""
+def brute_force(rows, inputs, optional=()):
+    """Missing and unmatched results as multisets of coordinates."""
     by_key = {}
     for row in rows:
         by_key.setdefault(row[1], []).append(row)
@@ -53,7 +59,9 @@ def brute_force(rows, inputs):
         for combination in product(*sides):
             if len({r[2] for r in combination}) > 1:
                 found[(f"k{key}", *(r[3] for r in combination))] += 1
-    return found
+    sides = [[(f"k{r[1]}", r[3]) for r in rows if r[0] == i] for i in range(inputs)]
+    whole = outer_joined(sides, optional)
+    return found + Counter({result: n for result, n in whole.items() if None in result})
 
 
 def spill_all(place, spec, rows, bits, files_per_epoch):
@@ -100,8 +108,8 @@ def cleaned(spec, source, ranges, **sizes):
         for row in table.to_pylist():
             offsets = [row[f"{i.name}_offset"] for i in spec.inputs]
             for i, offset in enumerate(offsets):
-                assert row[f"s{i}_v"] == (f"v{offset}" if offset % 3 else None)
-                assert row[f"s{i}_partition"] == i
+                assert row[f"s{i}_v"] == (f"v{offset}" if offset and offset % 3 else None)
+                assert row[f"s{i}_partition"] == (i if offset is not None else None)
             found[(row["symbol"], *offsets)] += 1
     return found, by_range
 
@@ -123,6 +131,7 @@ def schedules(draw):
     ]
     return {
         "inputs": inputs,
+        "optional": draw(st.just(set()) | st.sets(st.integers(0, inputs - 1))),
         "rows": rows,
         "bits": draw(st.sampled_from([1, 2, 4, 64])),
         "depth": draw(st.integers(0, 4)),
@@ -135,7 +144,8 @@ def schedules(draw):
 
 @explored(40, 120, schedules(), suppressed=[HealthCheck.too_slow])
 def test_exactly_what_is_missing(case):
-    spec = spec_of(case["inputs"])
+    optional = case["optional"]
+    spec = spec_of(case["inputs"], optional)
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
         patch.setattr(spillfile, "ROW_GROUP_ROWS", case["group_rows"])
         place = folder(root)
@@ -143,7 +153,7 @@ def test_exactly_what_is_missing(case):
         ranges = [Prefix(case["depth"], v) for v in range(1 << case["depth"])]
         sizes = {"piece_bytes": case["piece_bytes"], "batch_bytes": case["batch_bytes"]}
         whole, _ = cleaned(spec, SpillSource(place, index, spec), ranges, **sizes)
-        assert whole == brute_force(case["rows"], case["inputs"])
+        assert whole == brute_force(case["rows"], case["inputs"], optional)
         # Every range alone, with no more of the index than it needs, gives its own share.
         apart = Counter()
         for prefix in ranges:
@@ -153,6 +163,6 @@ def test_exactly_what_is_missing(case):
             inside = [
                 r for r in case["rows"] if prefix.lo <= narrow(r[1], case["bits"]) < prefix.hi
             ]
-            assert own == brute_force(inside, case["inputs"])
+            assert own == brute_force(inside, case["inputs"], optional)
             apart += own
         assert apart == whole

@@ -16,8 +16,8 @@ Sums, not xor: two doublings of one row would cancel.
 Residues are below 2^31, so a product of two fits into uint64, and a bigint sum of them is exact
 for up to 2^32 rows of one key.
 
-Of an outer join, an input that has no row of a key counts as one row, whose hash is that of a row of
-nulls, where it is optional and the required inputs have rows of the key (`with_absent`).
+Of an outer join, an optional input that has no row of a key counts as one row, whose hash is that
+of a row of nulls, where the required inputs have rows of the key (`with_absent`).
 
 Of a tree of joins, `fold` gives the right sides. There numbers of results are residues as well, and
 a double that is right to some 9 digits: below `CERTAIN` the two residues name one number.

@@ -36,9 +36,9 @@ def joined_rows(sides: Sequence[JoinSide], keys: Sequence[str], only: Any | None
     """All combinations of the inputs' rows that have the columns of one name equal; without rows of
     optional inputs where they have none.
 
-    Each side is joined with those before it, optional ones last. Rows that have `workers.TIMED` give them as
-    `time<number>` and `carried<number>`. `keys`: of the whole; `only`: a frame of those to look at,
-    None for all.
+    Each side is joined with those before it, optional ones last. Rows that have `workers.TIMED`
+    give them as `time<number>` and `carried<number>`. `keys`: of the whole; `only`: a frame of
+    those to look at, None for all.
     """
     joined = None
     ordered = sorted(sides, key=lambda side: side.absent is not None)

@@ -399,12 +399,13 @@ def judged_bucket(plan: SumPlan, place: Path, bucket: int) -> JudgedBucket:
             counts[source] = added(mine, columns[0], len(found))
             sums[0, source] = added(mine, columns[1], len(found)) % PRIMES[0]
             sums[1, source] = added(mine, columns[2], len(found)) % PRIMES[1]
-    rows, weights = counts[:-1], sums[:, :-1]
+    of_inputs, weights = counts[:-1], sums[:, :-1]
     unmatched = np.zeros(len(found), np.bool_)
     if plan.optional:
         optional = np.array([each.name in plan.optional for each in plan.streams])
-        rows, weights, unmatched = with_absent(rows, weights, optional, absent_residues(plan))
-    verdicts = judge(rows, weights, counts[-1], sums[:, -1])
+        absent = absent_residues(plan)
+        of_inputs, weights, unmatched = with_absent(of_inputs, weights, optional, absent)
+    verdicts = judge(of_inputs, weights, counts[-1], sums[:, -1])
     failing = found[verdicts.wrong]
     return JudgedBucket(
         exact_sum(verdicts.expected),

@@ -107,8 +107,7 @@ class _Planner:
             leaves = () if is_leaf else self.tree.below(name)
             below = self.tree.joins_below(name)
             timed = self.query.is_timed(join.name)
-            optional = name in self.query.optional
-            inputs.append(InputSpec(name, pa.schema(fields), leaves, below, timed, optional))
+            inputs.append(InputSpec(name, pa.schema(fields), leaves, below, timed))
         reader = self.tree.parents[join.name]
         return JoinSpec(
             number,

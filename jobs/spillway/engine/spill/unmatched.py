@@ -74,7 +74,7 @@ def unmatched_rows(join: JoinSpec, inputs: Sequence[tuple[U64, pa.Table]]) -> Un
     `inputs`: of each input of the join the hashes (n,) and the rows of all keys of some hashes, in
     any order. Rows of the day are all there, or some results are wrong.
     """
-    lengths = [len(hashes) for hashes, _ in inputs]
+    lengths: I64 = np.array([len(hashes) for hashes, _ in inputs], dtype=np.int64)
     hashes = np.concatenate([hashes for hashes, _ in inputs])
     input_ = np.repeat(np.arange(len(inputs)), lengths)
     keys = pa.concat_tables([table.select(join.keys.names) for _, table in inputs])
