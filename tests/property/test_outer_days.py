@@ -36,7 +36,8 @@ def query_for(rng: random.Random) -> Query:
     second = f', {{ name = "other", columns = {{ {columns} }} }}' if rng.random() < 0.3 else ""
     text += f'[join]\ninputs = {names!r}\non = ["k"{second}]\n'
     optional = [name for name in names if rng.random() < 0.6]
-    return query_of(parse_toml(text + (f"optional = {optional!r}\n" if optional else ""), Path("q")))
+    text += f"optional = {optional!r}\n" if optional else ""
+    return query_of(parse_toml(text, Path("q.toml")))
 
 
 def run(seed: int) -> TreeSlots:

@@ -613,9 +613,7 @@ def test_rows_of_a_hot_key_stay_in_their_order():
     """Nothing is copied for it: see `picked`."""
     table = rows(0, [7] * 500).table
     assert picked(table, np.arange(500)) is table
-    assert picked(table, np.arange(500)[::-1])["offset"].to_pylist() == [
-        *range(499, -1, -1)
-    ]
+    assert picked(table, np.arange(500)[::-1])["offset"].to_pylist() == [*range(499, -1, -1)]
 
 
 @pytest.mark.parametrize(
