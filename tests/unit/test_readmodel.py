@@ -32,7 +32,7 @@ from tests.commands import outcome_of
 from tests.report_journal import DAY, carry_out, fill_journal, make_day, model_of, open_warehouse
 from tests.report_journal import withdraw_a_seal as withdrawn
 
-GOLDEN = Path(__file__).parent / "golden" / "readmodel-10.json"
+GOLDEN = Path(__file__).parent / "golden" / "readmodel-11.json"
 
 
 @pytest.fixture(autouse=True)

@@ -17,14 +17,14 @@ from spillway.readmodel.tally import Tally
 from spillway_schemas.journal import Claim, Epoch, EpochHead, Genesis, Record
 from spillway_schemas.snapshot import JournalSnapshot
 
-FORMAT: Literal[10] = 10
+FORMAT: Literal[11] = 11
 """Raised when `Tally` gets other fields, or sums up the same entries otherwise."""
 
 
 class KeptReadModel(Record):
     """A read model as it is kept. Of another format it is ignored, and made again."""
 
-    format: Literal[10] = FORMAT
+    format: Literal[11] = FORMAT
     journal: JournalSnapshot
     tally: Tally
 
