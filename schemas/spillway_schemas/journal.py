@@ -438,6 +438,9 @@ class Genesis(Record):
     """None: the query has no window."""
     carry: bool = False
     """Whether rows that have not expired when a session ends join with those of the next one."""
+    outer: bool = False
+    """Whether results may lack rows of some input. Which keys have none is known at the close, so
+    a session's last rows all become a generation, for cleanup to see."""
     written_at: str
 
     @model_validator(mode="after")

@@ -59,6 +59,13 @@ A join may be bounded in time (`spillway_schemas.windows`)::
     idle_after = "5 minutes"         # a partition without rows is not waited for; default: it is
     ahead = "5 minutes"              # a clock that is more ahead of Kafka's is wrong
 
+Results may do without some of the streams (a left join; of all: a full outer join)::
+
+    [join]
+    inputs = ["trade", "review"]
+    on = ["symbol"]
+    optional = ["review"]            # keys without a row of it give results, too, after the close
+
 Invariants: after `load_query` every name that the query uses exists, expressions hold allowed
 tokens only (`spillway_schemas.expressions`), and no two result columns have the same name, whatever
 their case (Spark and Delta do not tell case apart). Types of expressions are checked where they
@@ -260,6 +267,8 @@ class Join(QueryPart):
     """A partition without rows for so long is not waited for."""
     ahead: str | None = None
     """How much a row's time may be ahead of Kafka's."""
+    optional: list[str] | None = Field(default=None, min_length=1)
+    """Inputs that a result may lack where they have no row of its key."""
 
     @model_validator(mode="after")
     def _one_window(self) -> Self:
@@ -410,6 +419,12 @@ class Query(QueryPart):
             else None,
         )
 
+    @cached_property
+    def optional(self) -> tuple[str, ...]:
+        """The leaves that a result may lack, in the order of the inputs; of an inner join none."""
+        root = self.joins[self.tree.root.name]
+        return tuple(leaf for leaf in self.inputs if leaf in (root.optional or ()))
+
     @property
     def is_single(self) -> bool:
         """Whether it is one join, of different streams."""
@@ -514,6 +529,8 @@ class Query(QueryPart):
                 ]
                 for join in tree.joins
             ]
+        if self.optional:
+            meaning["optional"] = list(self.optional)
         if (times := self.event_time) is not None:
             meaning["times"] = [
                 {leaf: self.time(leaf) for leaf in self.inputs},
@@ -633,6 +650,7 @@ def _problems(query: Query) -> Iterator[str]:
         for same in _same([key.name for key in each.keys]):
             where = query.where(*query.place(name, "on"))
             yield f"{where}: two keys of the same name: {same}"
+    yield from _optional_problems(query)
     yield from _column_problems(query)
     bands = list(_band_problems(query))
     yield from bands
@@ -669,6 +687,28 @@ def _band_problems(query: Query) -> Iterator[str]:
         for input_ in inputs[1:]:
             if join.within is not None and input_ not in join.within:
                 yield f"{where}: {input_} has no band; write {input_} = '-5 seconds .. 5 seconds'"
+
+
+def _optional_problems(query: Query) -> Iterator[str]:
+    """Inputs that results cannot lack."""
+    for name, join in query.joins.items():
+        if join.optional is None:
+            continue
+        where = query.where(*query.place(name, "optional"))
+        inputs = [leaf_of(each).name for each in join.inputs]
+        if len(query.joins) > 1:
+            yield (
+                f"{where}: a tree of joins has inner joins only. Write it as one join if all keys "
+                "are equal, or leave optional out"
+            )
+        elif join.span is not None:
+            yield f"{where}: a join with a window is an inner join: leave one of the two out"
+        elif not query.is_single:
+            yield f"{where}: a join that reads a stream twice is an inner join: leave optional out"
+        for odd in (each for each in join.optional if each not in inputs):
+            yield f"{where}: {odd!r} is no input of the join; there are: {_list(inputs)}"
+        for same in _same(join.optional):
+            yield f"{where}: {same} is there twice; name each input once"
 
 
 def _time_problems(query: Query) -> Iterator[str]:

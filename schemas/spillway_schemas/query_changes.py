@@ -87,6 +87,7 @@ def facts(query: Query) -> Facts:
             **sources,
             "order of its keys": tuple(key.name for key in join.keys),
             **({} if span is None else {"window": _window(span)}),
+            **({"optional": ", ".join(query.optional)} if query.optional else {}),
         }
     if (times := query.event_time) is not None:
         found["time"] = {

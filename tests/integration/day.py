@@ -114,6 +114,8 @@ class Day:
     """kafka-python's options of the tests' own clients."""
     store: S3Server | None = None
     """Where the warehouse is, when it is in no folder of this host."""
+    optional: tuple[str, ...] = ()
+    """Streams whose rows a result may lack."""
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -125,7 +127,8 @@ class Day:
         for stream, topic in self.topics.items():
             lines += [f"[streams.{stream}]", f'schema = "{stream}"', f'topic = "{topic}"', ""]
         names = ", ".join(f'"{s}"' for s in self.topics)
-        lines += ["[join]", f"inputs = [{names}]", 'on = ["symbol"]', ""]
+        lines += ["[join]", f"inputs = [{names}]", 'on = ["symbol"]']
+        lines += [f"optional = {list(self.optional)}", ""] if self.optional else [""]
         (self.folder / "query.toml").write_text("\n".join(lines))
 
     # ------------------------------------------------------------------ input
@@ -343,7 +346,7 @@ class Day:
         self, session: str, read: Mapping[str, Sequence[tuple[int, int, bytes | None]]]
     ) -> Counter[tuple[Any, ...]]:
         """The brute-force join of a session's input. `read`: of `read_topics`. A result is a key,
-        and of each stream partition, offset and a value."""
+        and of each stream partition, offset and a value; Nones where it lacks an optional row."""
         sealed = self.sealed(session)
         by_key: dict[str, list[list[tuple[Any, ...]]]] = defaultdict(
             lambda: [[] for _ in self.topics]
@@ -359,10 +362,13 @@ class Day:
                 if body is not None:
                     row = (partition, offset, body[VALUE[stream]])
                     by_key[body["symbol"]][number].append(row)
+        nothing = [[(None, None, None)] if s in self.optional else [] for s in self.topics]
         return Counter(
             (key, *combination)
             for key, inputs in by_key.items()
-            for combination in itertools.product(*inputs)
+            for combination in itertools.product(
+                *(own or none for own, none in zip(inputs, nothing, strict=True))
+            )
         )
 
     def found(self, session: str) -> tuple[Counter[tuple[Any, ...]], Counter[str]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -20,12 +20,13 @@ from spillway.engine.join.hashing import xxhash64
 from spillway.engine.join.kernel import Rows, join_batches
 from spillway.engine.join.results import complete, file_schema, result_schema
 from spillway.engine.join.spec import InputSpec, JoinSpec
-from spillway.engine.join.tree import one_join
+from spillway.engine.join.tree import TreeSpec, one_join
 from spillway.engine.spill.spillfile import spill_schema, write_spill
 from spillway.engine.wire.datafile import write_data_file
 from spillway.tables import Warehouse
 from spillway_schemas.filenames import data_name
 from spillway_schemas.journal import Claim, Cut, Epoch, Genesis, Prefix, Sealed, SealRequest, Topic
+from tests.property.outer_reference import outer_joined
 
 AT = "2026-01-05T21:00:00+00:00"
 DAY, NEXT = "2026-01-05", "2026-01-06"
@@ -42,6 +43,15 @@ SPEC = one_join(
     )
 )
 
+OPTIONAL = ("stock", "review")
+OUTER = one_join(
+    replace(
+        SPEC.root,
+        inputs=tuple(replace(each, optional=each.name in OPTIONAL) for each in SPEC.root.inputs),
+    )
+)
+"""The same with an optional first and an optional last input."""
+
 Row = tuple[int, str, int]
 
 
@@ -53,9 +63,12 @@ def random_rows(seed: int, n: int, keys: int, generations: int) -> list[Row]:
     return [(int(i), f"k{k}", int(e)) for i, k, e in zip(inputs, which, epochs, strict=True)]
 
 
-def brute_force(rows: list[Row]) -> Counter:
+def brute_force(rows: list[Row], spec: TreeSpec = SPEC) -> Counter:
     """All results: key and coordinates, with the phase that each belongs to."""
-    found: Counter = Counter()
+    sides = [[(key, offset) for offset, (i, key, _) in enumerate(rows) if i == n] for n in range(3)]
+    optional = [i for i, each in enumerate(spec.root.inputs) if each.optional]
+    whole = outer_joined(sides, optional)
+    found = Counter({("cleanup", *result): n for result, n in whole.items() if None in result})
     by_key: dict[str, list[list[tuple[int, int]]]] = {}
     for offset, (i, key, epoch) in enumerate(rows):
         by_key.setdefault(key, [[], [], []])[i].append((offset, epoch))
@@ -75,11 +88,17 @@ def results_of(warehouse: Warehouse, session: str = DAY) -> Counter:
     found: Counter = Counter()
     for row in table.to_pylist():
         offsets = [row[f"{each.name}_offset"] for each in SPEC.inputs]
-        assert row["stock_price"] == offsets[0] / 2
-        assert row["volume_shares"] == offsets[1]
-        assert row["review_text"] == (f"é{offsets[2]}" if offsets[2] % 3 else None)
+        shown = [row[name] for name in ("stock_price", "volume_shares", "review_text")]
+        for i, (offset, value) in enumerate(zip(offsets, shown, strict=True)):
+            assert value == (None if offset is None else payload_of(i, offset))
+            assert row[f"{SPEC.inputs[i].name}_partition"] == (None if offset is None else i)
         found[(row["phase"], row["symbol"], *offsets)] += 1
     return found
+
+
+def payload_of(input_: int, offset: int) -> float | int | str | None:
+    """A function of the row's coordinate: a result that mixes rows up shows it."""
+    return (offset / 2, offset, f"é{offset}" if offset % 3 else None)[input_]
 
 
 def rows_of(rows: list[tuple[int, Row]], input_: int) -> Rows:
@@ -87,11 +106,7 @@ def rows_of(rows: list[tuple[int, Row]], input_: int) -> Rows:
     own = [(offset, row) for offset, row in rows if row[0] == input_]
     offsets = [offset for offset, _ in own]
     keys = pa.array([row[1] for _, row in own], pa.string())
-    payload = (
-        [o / 2 for o in offsets],
-        offsets,
-        [f"é{o}" if o % 3 else None for o in offsets],
-    )[input_]
+    payload = [payload_of(input_, offset) for offset in offsets]
     schema = SPEC.row_schema(input_)
     columns = [keys, payload, [input_] * len(own), offsets]
     arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
@@ -114,10 +129,16 @@ class SpilledDay:
 
 
 def make_day(
-    root: str, rows: list[Row], *, depth: int = 4, apply: bool = True, slots: int = 2
+    root: str,
+    rows: list[Row],
+    *,
+    depth: int = 4,
+    apply: bool = True,
+    slots: int = 2,
+    spec: TreeSpec = SPEC,
 ) -> SpilledDay:
     """Write the day. `apply` false: the journal is ahead of the tables, as after a crash."""
-    warehouse = Warehouse(root, result_schema(SPEC), spill=spill_schema(SPEC), fsync=False)
+    warehouse = Warehouse(root, result_schema(spec), spill=spill_schema(spec), fsync=False)
     offsets = {"t": [0]}
     end = {"t": [len(rows)]}
     groups = [(Prefix(depth, v), v % slots) for v in range(1 << depth)]
@@ -133,6 +154,7 @@ def make_day(
             start_rule="earliest",
             inputs=3,
             groups=groups,
+            outer=spec is OUTER,
             written_at=AT,
         )
     )
@@ -148,13 +170,13 @@ def make_day(
         files = []
         batches = [
             complete(joined.table, epoch=epoch, phase="run-time", committed_us=0)
-            for joined in join_batches(SPEC.root, [[], [], []], [[r] for r in inputs])
+            for joined in join_batches(spec.root, [[], [], []], [[r] for r in inputs])
         ]
         record = write_data_file(
             warehouse.folder("results"),
             "results",
             data_name(epoch, attempt, 0, 0),
-            file_schema(SPEC),
+            file_schema(spec),
             batches,
             {"session_date": DAY},
         )

@@ -1,7 +1,10 @@
-"""Cleanup against brute force: exactly the combinations that are not all of one generation."""
+"""Cleanup against brute force: exactly the combinations that are not all of one generation, and of
+an outer join those that lack optional rows."""
 
+import random
 import tempfile
 from collections import Counter
+from collections.abc import Collection
 from itertools import product
 
 import hypothesis.strategies as st
@@ -19,16 +22,20 @@ from spillway.engine.spill.spillfile import SpillFile, survey, write_spill
 from spillway.storage import folder
 from spillway_schemas.journal import Prefix
 from tests.lanes import explored
+from tests.property.outer_reference import outer_joined
 
 DAY = "2026-01-05"
 
 
-def spec_of(inputs: int) -> TreeSpec:
+def spec_of(inputs: int, optional: Collection[int] = ()) -> TreeSpec:
     return one_join(
         JoinSpec(
             0,
             pa.schema([pa.field("symbol", pa.string(), nullable=False)]),
-            tuple(InputSpec(f"s{i}", pa.schema([("v", pa.string())])) for i in range(inputs)),
+            tuple(
+                InputSpec(f"s{i}", pa.schema([("v", pa.string())]), optional=i in optional)
+                for i in range(inputs)
+            ),
         )
     )
 
@@ -42,8 +49,8 @@ def narrow(key: int, bits: int) -> int:
 # A row is (input, key, epoch, offset).
 
 
-def brute_force(rows, inputs):
-    """Missing results as multisets of coordinates."""
+def brute_force(rows, inputs, optional=()):
+    """Missing and unmatched results as multisets of coordinates."""
     by_key = {}
     for row in rows:
         by_key.setdefault(row[1], []).append(row)
@@ -53,7 +60,9 @@ def brute_force(rows, inputs):
         for combination in product(*sides):
             if len({r[2] for r in combination}) > 1:
                 found[(f"k{key}", *(r[3] for r in combination))] += 1
-    return found
+    sides = [[(f"k{r[1]}", r[3]) for r in rows if r[0] == i] for i in range(inputs)]
+    whole = outer_joined(sides, optional)
+    return found + Counter({result: n for result, n in whole.items() if None in result})
 
 
 def spill_all(place, spec, rows, bits, files_per_epoch):
@@ -100,8 +109,8 @@ def cleaned(spec, source, ranges, **sizes):
         for row in table.to_pylist():
             offsets = [row[f"{i.name}_offset"] for i in spec.inputs]
             for i, offset in enumerate(offsets):
-                assert row[f"s{i}_v"] == (f"v{offset}" if offset % 3 else None)
-                assert row[f"s{i}_partition"] == i
+                assert row[f"s{i}_v"] == (f"v{offset}" if offset and offset % 3 else None)
+                assert row[f"s{i}_partition"] == (i if offset is not None else None)
             found[(row["symbol"], *offsets)] += 1
     return found, by_range
 
@@ -123,6 +132,7 @@ def schedules(draw):
     ]
     return {
         "inputs": inputs,
+        "optional": set(),
         "rows": rows,
         "bits": draw(st.sampled_from([1, 2, 4, 64])),
         "depth": draw(st.integers(0, 4)),
@@ -133,9 +143,39 @@ def schedules(draw):
     }
 
 
+def outer_schedule(rng):
+    """Of an outer join: few rows of each key, keys that share hashes."""
+    inputs = rng.randint(2, 4)
+    keys, epochs = rng.randint(2, 8), rng.sample(range(40), rng.randint(1, 4))
+    return {
+        "inputs": inputs,
+        "optional": set(rng.sample(range(inputs), rng.randint(1, inputs))),
+        "rows": [
+            (rng.randrange(inputs), rng.randrange(keys), rng.choice(epochs), offset)
+            for offset in range(rng.randint(0, 3 * keys))
+        ],
+        "bits": rng.choice([1, 2, 4, 64]),
+        "depth": rng.randint(0, 4),
+        "files": rng.randint(1, 3),
+        "group_rows": rng.choice([1, 3, 8192]),
+        "piece_bytes": rng.choice([1, 300, 700, 1500, 3000, 2**20]),
+        "batch_bytes": rng.choice([1, 500, 2**20]),
+    }
+
+
 @explored(40, 120, schedules(), suppressed=[HealthCheck.too_slow])
 def test_exactly_what_is_missing(case):
-    spec = spec_of(case["inputs"])
+    holds(case)
+
+
+@explored(60, 200, st.integers(0, 2**32))
+def test_exactly_what_is_missing_or_unmatched(seed):
+    holds(outer_schedule(random.Random(seed)))
+
+
+def holds(case):
+    optional = case["optional"]
+    spec = spec_of(case["inputs"], optional)
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
         patch.setattr(spillfile, "ROW_GROUP_ROWS", case["group_rows"])
         place = folder(root)
@@ -143,7 +183,7 @@ def test_exactly_what_is_missing(case):
         ranges = [Prefix(case["depth"], v) for v in range(1 << case["depth"])]
         sizes = {"piece_bytes": case["piece_bytes"], "batch_bytes": case["batch_bytes"]}
         whole, _ = cleaned(spec, SpillSource(place, index, spec), ranges, **sizes)
-        assert whole == brute_force(case["rows"], case["inputs"])
+        assert whole == brute_force(case["rows"], case["inputs"], optional)
         # Every range alone, with no more of the index than it needs, gives its own share.
         apart = Counter()
         for prefix in ranges:
@@ -153,6 +193,6 @@ def test_exactly_what_is_missing(case):
             inside = [
                 r for r in case["rows"] if prefix.lo <= narrow(r[1], case["bits"]) < prefix.hi
             ]
-            assert own == brute_force(inside, case["inputs"])
+            assert own == brute_force(inside, case["inputs"], optional)
             apart += own
         assert apart == whole

@@ -15,6 +15,7 @@ from spillway.cleanup.lease import Lease
 from spillway.tables import OutcomeUnknown, Warehouse
 from tests.integration.spilled_day import (
     DAY,
+    OUTER,
     SPEC,
     Here,
     brute_force,
@@ -58,28 +59,30 @@ class Interrupted(Warehouse):
     ),
     overtaken_at=st.none() | st.integers(0, 8),
     task_bytes=st.sampled_from([1, 3000, 2**20]),
+    spec=st.sampled_from([SPEC, OUTER]),
 )
-def test_each_result_once_whatever_happens(seed, interruptions, overtaken_at, task_bytes):
+def test_each_result_once_whatever_happens(seed, interruptions, overtaken_at, task_bytes, spec):
     with tempfile.TemporaryDirectory() as root:
-        day = make_day(root, random_rows(seed, 200, 40, 4), depth=3)
-        expected = brute_force(day.rows)
+        rows = random_rows(seed, 200, 40 if spec is SPEC else 80, 4)
+        day = make_day(root, rows, depth=3, spec=spec)
+        expected = brute_force(day.rows, spec)
         others = []
 
         def overtake(progress):
             if overtaken_at is not None and progress.ranges_done >= overtaken_at and not others:
                 others.append(None)
-                run_cleanup(Here, day.warehouse(), SPEC, DAY, task_bytes=task_bytes)
+                run_cleanup(Here, day.warehouse(), spec, DAY, task_bytes=task_bytes)
 
         for countdown, how in interruptions:
             warehouse = Interrupted(root, fsync=False).arm(countdown, how)
             try:
-                run_cleanup(Here, warehouse, SPEC, DAY, task_bytes=task_bytes)
+                run_cleanup(Here, warehouse, spec, DAY, task_bytes=task_bytes)
             except (Killed, OutcomeUnknown):
                 # What is there is whole ranges, never a part of one.
                 found = results_of(day.warehouse())
                 assert found <= expected
         cleaned = run_cleanup(
-            Here, day.warehouse(), SPEC, DAY, on_progress=overtake, task_bytes=task_bytes
+            Here, day.warehouse(), spec, DAY, on_progress=overtake, task_bytes=task_bytes
         )
         assert results_of(day.warehouse()) == expected
         assert cleaned.cleanup == sum(n for key, n in expected.items() if key[0] == "cleanup")

@@ -70,6 +70,11 @@ EDITS = [
         'lateness = "5 seconds"\nidle_after = "1 minute"',
         "time: idle_after: new: 1 minute",
     ),
+    (
+        'window = "10 minutes"\nlateness = "5 seconds"',
+        'optional = ["quote"]',
+        "join: optional: new: quote",
+    ),
     (', "quote.bid"', "", "stream quote: column quote_bid of the results: goes: carried"),
     (
         '["trade", "quote"]',

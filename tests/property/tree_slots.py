@@ -69,6 +69,7 @@ from spillway_schemas.losses import LostRange
 from spillway_schemas.query import Query
 from tests.chunked import chunks
 from tests.commands import command_of
+from tests.property.outer_reference import outer_joined
 from tests.property.window_reference import Arrival, kept, rejected, time_of
 
 WAREHOUSE = "w-1"
@@ -80,7 +81,8 @@ Rows = Sequence[tuple[str, int, Mapping[str, object]]]
 KAFKA_MS = 1_700_000_000_000
 """When the first row of each partition came; the next ones came a ms later each."""
 Identity = tuple[tuple[str, int, int], ...]
-"""A result: (leaf, partition, offset) of each of its rows, in the order of the leaves."""
+"""A result: (leaf, partition, offset) of each of its rows, in the order of the leaves; Nones for a
+row that it lacks."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,7 @@ class TreeSlots:
                 joins=[join.name for join in self.query.tree.joins],
                 event_time=self.query.event_time,
                 carry=self.carry,
+                outer=bool(self.query.optional),
                 written_at="",
             )
         )
@@ -527,7 +530,8 @@ class TreeSlots:
             for name in [each.name for each in self.query.payload(leaf)]:
                 shown = table[f"{leaf}_{name}"].to_pylist()
                 for value, partition, offset in zip(shown, *where, strict=True):
-                    assert value == json.loads(self.kafka[topic, partition][offset])[name]
+                    row = {} if offset is None else json.loads(self.kafka[topic, partition][offset])
+                    assert value == row.get(name)
 
 
 def batch_of(topic: str, partition: int, first: int, values: Sequence[bytes]) -> pa.RecordBatch:
@@ -564,7 +568,8 @@ def identities(query: Query, table: pa.Table) -> list[Identity]:
 def everything(
     query: Query, values: Mapping[tuple[str, int], Sequence[tuple[int, bytes]]]
 ) -> Counter[Identity]:
-    """Brute force: each combination of rows, one of each leaf, in which all keys are equal.
+    """Brute force: each combination of rows, one of each leaf, in which all keys are equal; those
+    without optional rows, too.
 
     `values`: (offset, value) of each topic partition."""
     tree = query.tree
@@ -581,6 +586,8 @@ def everything(
     keys = [
         [tree.source(key, each) for each in join.inputs] for join in tree.joins for key in join.keys
     ]
+    if query.optional:
+        return _outer(query, rows, keys)
     found: list[dict[str, Any]] = [{}]
     for leaf in tree.leaves:  # one leaf after the other, keys compared as soon as they can be
         more = []
@@ -590,6 +597,23 @@ def everything(
                 more.append(picked)
         found = more
     return Counter(tuple(one[leaf][0] for leaf in query.inputs) for one in found)
+
+
+def _outer(
+    query: Query,
+    rows: Mapping[str, Sequence[tuple[tuple[str, int, int], Mapping[str, Any]]]],
+    keys: Sequence[Sequence[KeySource]],
+) -> Counter[Identity]:
+    inputs = []
+    for i, leaf in enumerate(query.inputs):
+        names = [sources[i].expression for sources in keys]
+        inputs.append([(tuple(v[name] for name in names), place) for place, v in rows[leaf]])
+    optional = [query.inputs.index(leaf) for leaf in query.optional]
+    found: Counter[Identity] = Counter()
+    for (_, *places), n in outer_joined(inputs, optional).items():
+        nowhere = [(leaf, None, None) for leaf in query.inputs]
+        found[tuple(at or no for at, no in zip(places, nowhere, strict=True))] += n
+    return found
 
 
 def _agree(keys: Sequence[Sequence[KeySource]], values: Mapping[str, Mapping[str, object]]) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spillway.engine.join.kernel import Rows
+from spillway.engine.join.kernel import Rows, picked
 from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.join.tree import one_join
 from spillway.engine.spill import cleanup, spillfile
@@ -610,12 +610,10 @@ def test_generations_of_a_hash_are_in_the_order_of_their_epochs(tmp_path):
 
 
 def test_rows_of_a_hot_key_stay_in_their_order():
-    """Nothing is copied for it: see `_picked`."""
+    """Nothing is copied for it: see `picked`."""
     table = rows(0, [7] * 500).table
-    assert cleanup._picked(table, np.arange(500)) is table
-    assert cleanup._picked(table, np.arange(500)[::-1])["offset"].to_pylist() == [
-        *range(499, -1, -1)
-    ]
+    assert picked(table, np.arange(500)) is table
+    assert picked(table, np.arange(500)[::-1])["offset"].to_pylist() == [*range(499, -1, -1)]
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,12 @@ from spillway.cleanup.job import CleanupProgress, run_cleanup
 from spillway.cleanup.plan import CleanupRefused
 from spillway.engine.spill import counting
 from spillway.engine.spill.cleanup import SpillIndex, SpillSource, clean_ranges
-from spillway.engine.spill.counting import missing_of
+from spillway.engine.spill.counting import missing_of, unmatched_of
 from spillway.engine.spill.spillfile import row_groups
 from tests.integration.spilled_day import (
     DAY,
     NEXT,
+    OUTER,
     SPEC,
     Here,
     SpilledDay,
@@ -29,6 +30,7 @@ from tests.integration.spilled_day import (
     make_day,
     random_rows,
 )
+from tests.property.outer_reference import outer_joined
 
 
 @given(
@@ -107,9 +109,48 @@ def test_pieces_of_any_size_count_the_same(
     index = SpillIndex.of([(file, row_groups(place, file, 0)) for file in work.files])
     source = SpillSource(place, index, SPEC)
     ranges = day.sealed.ranges[which]
-    found = counting.missing_results(source, ranges, piece_bytes=piece_bytes)
+    found = counting.results_to_add(source, ranges, piece_bytes=piece_bytes)
     made = sum(batch.table.num_rows for _, batch in clean_ranges(source, ranges))
-    assert found == made > 0
+    assert found == (made, 0)
+    assert made > 0
+
+
+def test_unmatched_results_are_told_apart_from_missing_ones(tmp_path: Path) -> None:
+    day = make_day(str(tmp_path), random_rows(3, 200, 90, 4), depth=3, spec=OUTER)
+    ahead = look_ahead(day.warehouse(), OUTER, DAY, fingerprint="", cores=2)
+    expected = brute_force(day.rows, OUTER)
+    added = {result: n for result, n in expected.items() if result[0] == "cleanup"}
+    lacking = sum(n for result, n in added.items() if None in result)
+    assert (ahead.missing, ahead.unmatched) == (sum(added.values()) - lacking, lacking)
+    assert ahead.missing
+    assert lacking
+    assert dict(ahead_lines(ahead))["unmatched results"] == f"{lacking:,}"
+    both = ahead.run_time + sum(added.values())
+    assert not beyond_limit(ahead, both)
+    assert "more than results.max_per_session" in beyond_limit(ahead, both - 1)
+    cleaned = run_cleanup(Here, day.warehouse(), OUTER, DAY)
+    assert cleaned.cleanup == sum(added.values())
+    last = look_ahead(day.warehouse(), OUTER, DAY, fingerprint="", cores=2)
+    assert (last.missing, last.unmatched) == (0, 0)
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2)), max_size=20),
+    optional=st.sets(st.integers(0, 2)),
+    most=st.sampled_from([0.0, counting.MOST]),
+)
+def test_unmatched_results_are_counted_as_the_reference_has_them(
+    rows: list[tuple[int, int]], optional: set[int], most: float
+) -> None:
+    inputs = tuple(replace(each, optional=i in optional) for i, each in enumerate(SPEC.inputs))
+    join = replace(SPEC.root, inputs=inputs)
+    sides = [[(hash_, n) for n, (hash_, of) in enumerate(rows) if of == i] for i in range(3)]
+    expected = outer_joined(sides, optional)
+    hashes, of = np.array(rows, dtype=np.int64).reshape(-1, 2).T
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counting, "MOST", most)  # as Python's integers, too
+        found = unmatched_of(hashes.astype(np.uint64), of, join)
+    assert found == sum(n for result, n in expected.items() if None in result)
 
 
 def test_a_session_that_is_open_has_no_plan(day: SpilledDay) -> None:

@@ -311,6 +311,12 @@ def test_joins_above_one_that_was_cut_are_flushed_whole(
     assert texts(flushed(parents, ranges_of(cut))) == expected
 
 
+def test_of_an_outer_join_all_is_flushed() -> None:
+    """Which keys lack rows is known at the close alone."""
+    assert texts(flushed((ROOT,), [], outer=True)) == "0/0"
+    assert texts(flushed((ROOT,), ranges_of("9/17"), outer=True)) == "0/0 9/17"
+
+
 @pytest.mark.parametrize(
     ("joins", "cut", "expected"),
     [

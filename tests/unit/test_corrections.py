@@ -99,6 +99,7 @@ def test_a_day_that_is_not_proved_is_not_corrected(tmp_path: Path, complete: boo
     [
         ({"parents": [1, -1]}, "a tree of joins"),
         ({"carry": True}, "session.carry"),
+        ({"outer": True}, "the query has optional streams"),
     ],
 )
 def test_what_is_not_built_is_said(

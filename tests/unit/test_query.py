@@ -211,6 +211,27 @@ on = ["symbol"]
             9,
             "write that one as [join.NAME]",
         ),
+        ('["symbol"]', '["symbol"]\noptional = []', 11, "at least one is needed"),
+        ('["symbol"]', '["symbol"]\noptional = "review"', 11, 'write a list: optional = ["...'),
+        (
+            '["symbol"]',
+            '["symbol"]\noptional = ["reviews"]',
+            11,
+            "'reviews' is no input of the join; there are: stock, volume, review",
+        ),
+        ('["symbol"]', '["symbol"]\noptional = ["stock", "stock"]', 11, "stock is there twice"),
+        (
+            '["symbol"]',
+            '["symbol"]\nwindow = "1 minute"\noptional = ["stock"]',
+            12,
+            "a join with a window is an inner join: leave one of the two out",
+        ),
+        (
+            '"review"]\non = ["symbol"]',
+            '"review", "stock as later"]\non = ["symbol"]\noptional = ["review"]',
+            11,
+            "a join that reads a stream twice is an inner join: leave optional out",
+        ),
         ("[join]", "[window]\nw = 1\n[join]", 8, "there is no such key; allowed: streams, join"),
         ('on = ["symbol"]', 'on = ["symbol"]\n[results]\ncolumns = ["stock.x"]', 12, "stock.price"),
     ],
@@ -221,6 +242,23 @@ def test_errors_name_the_line_and_what_is_allowed(
     assert old in THREE
     found = problems(THREE.replace(old, new, 1))
     assert any(f.startswith(f"q.toml:{line}: ") and message in f for f in found), found
+
+
+def test_optional_inputs_come_in_the_order_of_the_inputs() -> None:
+    found = query(THREE + 'optional = ["review", "stock"]\n')
+    assert found.optional == ("stock", "review")
+    assert query(THREE).optional == ()
+    again = query(THREE + 'optional = ["stock", "review"]\n')
+    assert again.fingerprint == found.fingerprint != query(THREE).fingerprint
+
+
+def test_a_tree_has_inner_joins_only() -> None:
+    text = THREE.replace("[join]", "[join.pair]").replace(', "review"]', "]")
+    text += '[join.all]\ninputs = ["pair", "review"]\non = ["symbol"]\noptional = ["review"]\n'
+    assert problems(text) == [
+        "q.toml:14: a tree of joins has inner joins only. Write it as one join if all keys are "
+        "equal, or leave optional out"
+    ]
 
 
 def test_columns_that_differ_in_case_only_are_refused() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from decimal import Decimal
 from math import nan, prod
@@ -45,6 +45,7 @@ from spillway.verify.tasks import (
 from spillway.verify.weights import RowHash, Weigher, mixed, residues_of, words_of
 from spillway.verify.workers import decoded_schema
 from spillway_schemas.query import load_query
+from tests.property.outer_reference import outer_joined
 
 PLANS = compile_streams(load_query("symbol"))
 SALT = 77
@@ -180,6 +181,8 @@ def test_hashes_are_spread_over_buckets() -> None:
 
 Row = tuple[str, int, int]
 """Key, partition, offset."""
+Result = tuple[Row | None, ...]
+"""None: it lacks the row of an optional stream."""
 
 
 def payload_of(i: int, row: Row) -> list[Any]:
@@ -205,13 +208,19 @@ def decoded(
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def results(made: Sequence[tuple[Row, ...]], phases: Sequence[str]) -> pa.RecordBatch:
-    columns: dict[str, Any] = {"symbol": pa.array([rows[0][0] for rows in made], pa.string())}
+def key_of(result: Result) -> str:
+    return next(row[0] for row in result if row is not None)
+
+
+def results(made: Sequence[Result], phases: Sequence[str]) -> pa.RecordBatch:
+    columns: dict[str, Any] = {"symbol": pa.array([key_of(rows) for rows in made], pa.string())}
     for plan in PLANS:
         mine = [rows[plan.index] for rows in made]
-        columns[f"{plan.name}_partition"] = pa.array([row[1] for row in mine], pa.int32())
-        columns[f"{plan.name}_offset"] = pa.array([row[2] for row in mine], pa.int64())
-        values = [payload_of(plan.index, row) for row in mine]
+        places = [(None, None) if row is None else row[1:] for row in mine]
+        columns[f"{plan.name}_partition"] = pa.array([p for p, _ in places], pa.int32())
+        columns[f"{plan.name}_offset"] = pa.array([offset for _, offset in places], pa.int64())
+        nothing = [None for _ in plan.payload]
+        values = [nothing if row is None else payload_of(plan.index, row) for row in mine]
         for n, field in enumerate(plan.payload):
             columns[f"{plan.name}_{field.name}"] = pa.array([v[n] for v in values], field.type)
     columns["phase"] = pa.array(list(phases), pa.string())
@@ -230,14 +239,16 @@ def quarantined(held: Sequence[tuple[int, int]]) -> pa.RecordBatch:
 
 def proof(
     inputs: Sequence[Sequence[Row]],
-    made: Sequence[tuple[Row, ...]],
+    made: Sequence[Result],
     rejected: Sequence[tuple[int, int]] = (),
     held: Sequence[tuple[int, int]] = (),
     buckets: int = 3,
+    optional: Sequence[str] = (),
+    changed: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda found: found,
 ) -> tuple[dict[str, int], set[str]]:
     """Totals over all keys, and the failing keys. Two tasks, as of two processes."""
     with tempfile.TemporaryDirectory() as place:
-        plan = SumPlan(tuple(PLANS), SALT, buckets)
+        plan = SumPlan(tuple(PLANS), SALT, buckets, tuple(optional))
         one, other = (Summing(plan, Spool(Path(place), buckets)) for _ in range(2))
         for i, rows in enumerate(inputs):
             half = len(rows) // 2
@@ -245,18 +256,19 @@ def proof(
             other.add_input(PLANS[i], decoded(i, rows[half:], rejected if i == 1 else ()))
             other.add_input(PLANS[i], decoded(i, []))
         phases = ["cleanup" if n % 3 else "run-time" for n in range(len(made))]
-        one.add_results(results(made, phases))
+        one.add_results(changed(results(made, phases)))
         other.add_quarantine(quarantined(held))
         for each in (one, other):
             each._spool.flush()
         found = [judged_bucket(plan, Path(place), bucket) for bucket in range(buckets)]
         counted = one.counted.plus(other.counted)
-        names = sorted({row[0] for rows in inputs for row in rows} | {r[0][0] for r in made})
+        names = sorted({row[0] for rows in inputs for row in rows} | set(map(key_of, made)))
         hashes = dict(zip(one.hashes([pa.array(names, pa.string())]).tolist(), names, strict=True))
         failing = {hashes[h] for each in found for h in each.hashes.tolist()}
         assert len(failing) == sum(each.failing for each in found)
         totals = {
             "expected": sum(each.expected for each in found),
+            "unmatched": sum(each.unmatched for each in found),
             "run_time": counted.run_time,
             "cleanup": counted.cleanup,
             "keys": sum(each.keys for each in found),
@@ -310,6 +322,56 @@ def test_what_is_missing_doubled_or_altered_is_found_in_its_key(
     others = [each for each in made if each[0][0] == one[0][0] and each != one]
     if others:
         assert proof(inputs, [*without, data.draw(st.sampled_from(others))])[1] == {one[0][0]}
+
+
+@settings(deadline=None)
+@given(days, st.sets(st.sampled_from([plan.name for plan in PLANS]), min_size=1), st.data())
+def test_of_an_outer_join_rows_that_results_lack_are_proved_as_well(
+    day: list[list[str]], optional: set[str], data: st.DataObject
+) -> None:
+    inputs = rows_of(day)
+    may_lack = [plan.index for plan in PLANS if plan.name in optional]
+    whole = outer_joined([[(row[0], row) for row in rows] for rows in inputs], may_lack)
+    made: list[Result] = [rows for (_, *rows), n in whole.items() for _ in range(n)]
+    totals, failing = proof(inputs, made, optional=sorted(optional))
+    assert (totals["expected"], failing) == (len(made), set())
+    assert totals["unmatched"] == sum(None in each for each in made)
+    lacking = [each for each in made if None in each]
+    if not lacking:
+        return
+    one = data.draw(st.sampled_from(lacking))
+    key, at = key_of(one), one.index(None)
+
+    def fails(wrong: Sequence[Result], **more: Any) -> bool:
+        return proof(inputs, wrong, optional=sorted(optional), **more)[1] == {key}
+
+    without = list(made)
+    without.remove(one)
+    assert fails(without)
+    assert fails([*made, one])
+    assert fails([*without, (*one[:at], (key, 0, 77), *one[at + 1 :])])
+    # What a result says of a row that it lacks is nothing.
+    field = PLANS[at].payload[0]
+    name = f"{PLANS[at].name}_{field.name}"
+
+    def says(batch: pa.RecordBatch) -> pa.RecordBatch:
+        values = batch[name].to_pylist()
+        values[made.index(one)] = "x" if pa.types.is_string(field.type) else 7
+        column = pa.array(values, field.type)
+        return batch.set_column(batch.schema.get_field_index(name), name, column)
+
+    assert fails(made, changed=says)
+
+
+def test_a_result_that_lacks_every_row_is_of_none() -> None:
+    nowhere = results([(("a", 0, 0), None, None)], ["cleanup"])
+    for name in ("stock_partition", "stock_offset"):
+        at, kind = nowhere.schema.get_field_index(name), nowhere.schema.field(name).type
+        nowhere = nowhere.set_column(at, name, pa.nulls(1, kind))
+    every = [plan.name for plan in PLANS]
+    made: list[Result] = [(("a", 0, 0), None, None)]
+    totals, failing = proof([[], [], []], made, optional=every, changed=lambda _: nowhere)
+    assert (totals["expected"], failing) == (0, {"a"})
 
 
 def summed(*batches: pa.RecordBatch) -> tuple[Counted, list[SpooledRows]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from spillway.cleanup.work import work_of
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.cleanup import SpillIndex, SpillSource
-from spillway.engine.spill.counting import missing_results
+from spillway.engine.spill.counting import ToAdd, results_to_add
 from spillway.engine.spill.spillfile import row_groups
 from spillway.protocol.deferral import rows_to_read
 from spillway.report.words import bytes_text, count_text, span_text
@@ -53,6 +53,9 @@ class CleanupAhead:
     read in Kafka first."""
     seconds: float | None
     """About how long it will take; None, too, where the cluster says how many cores there are."""
+    unmatched: int | None = None
+    """Results without optional rows that will be added beside those; None, too, for an inner join:
+    it has none."""
 
 
 def look_ahead(
@@ -78,15 +81,16 @@ def look_ahead(
     again = 0
     if work.again is not None and warehouse.deferred_applied(session) < 0:
         again = rows_to_read(work.again)
-    missing: int | None = 0
+    outer = any(each.optional for each in spec.root.inputs)
+    add: ToAdd | None = ToAdd(0, 0)
     if left and (again or work.ends is not None or len(spec.joins) > 1):
-        missing = None
+        add = None
     elif left:
         tell(f"counting what {sealed.spilled_rows:,} spilled rows lack")
         place = warehouse.folder("spill")
         index = SpillIndex.of([(file, row_groups(place, file, 0)) for file in files])
         source = SpillSource(place, index, spec, voided=work.voided)
-        missing = missing_results(source, left)
+        add = results_to_add(source, left)
     share = len(left) / len(ranges) if ranges else 0.0
     return CleanupAhead(
         session=session,
@@ -100,8 +104,9 @@ def look_ahead(
         spilled_rows=sealed.spilled_rows,
         spilled_bytes=sum(file.bytes for file in files),
         rows_in_kafka=again,
-        missing=missing,
-        seconds=_seconds(share * sealed.spilled_rows, missing, cores),
+        missing=None if add is None else add.missing,
+        seconds=_seconds(share * sealed.spilled_rows, None if add is None else sum(add), cores),
+        unmatched=add.unmatched if add is not None and outer else None,
     )
 
 
@@ -116,13 +121,13 @@ def cores_of(master: str) -> int | None:
     return own_cores() if threads == "*" else int(threads)
 
 
-def _seconds(rows: float, missing: int | None, cores: int | None) -> float | None:
-    """About how long so many spilled rows and missing results take."""
-    if missing is None or cores is None:
+def _seconds(rows: float, results: int | None, cores: int | None) -> float | None:
+    """About how long so many spilled rows and results to add take."""
+    if results is None or cores is None:
         return None
-    if not rows and not missing:
+    if not rows and not results:
         return 0.0
-    return round(START_S + (rows + missing) * CORE_US / 1e6 / cores, 1)
+    return round(START_S + (rows + results) * CORE_US / 1e6 / cores, 1)
 
 
 def ahead_lines(ahead: CleanupAhead) -> list[tuple[str, str]]:
@@ -142,6 +147,8 @@ def ahead_lines(ahead: CleanupAhead) -> list[tuple[str, str]]:
         rows.append(("rows to read again in Kafka", f"{ahead.rows_in_kafka:,}"))
     known = "known when it is done" if ahead.missing is None else count_text(ahead.missing)
     rows.append(("missing results", known))
+    if ahead.unmatched is not None:
+        rows.append(("unmatched results", count_text(ahead.unmatched)))
     if ahead.seconds is not None:
         rows.append(("takes about", span_text(ahead.seconds)))
     return rows
@@ -156,7 +163,8 @@ def ahead_text(ahead: CleanupAhead) -> list[str]:
 
 def beyond_limit(ahead: CleanupAhead, most: int) -> str:
     """What to say where run time and cleanup together pass `results.max_per_session`; or empty."""
-    if not most or ahead.missing is None or ahead.run_time + ahead.missing <= most:
+    added = None if ahead.missing is None else ahead.missing + (ahead.unmatched or 0)
+    if not most or added is None or ahead.run_time + added <= most:
         return ""
     return (
         f"with {count_text(ahead.run_time)} at run time that is more than results.max_per_session "

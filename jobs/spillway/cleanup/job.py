@@ -55,7 +55,7 @@ from spillway.protocol.recovery import Restore
 from spillway.storage import StorageError
 from spillway.tables import SessionEvent, Warehouse
 from spillway_schemas.hash_space import join_of
-from spillway_schemas.journal import Prefix, Sealed
+from spillway_schemas.journal import Prefix
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,8 @@ class Cleaned:
     """Of this run (of the one that finished, when it did nothing)."""
     deferred_rows: int = 0
     """Rows that slots had lost, and that were read again in Kafka."""
+    outer: bool = False
+    """Whether some of what cleanup has added may lack optional rows."""
 
 
 OnProgress = Callable[[CleanupProgress], None]
@@ -109,7 +111,8 @@ def run_cleanup(
     batch_bytes: int = BATCH_BYTES,
     task_bytes: int = TASK_BYTES,
 ) -> Cleaned:
-    """Append the session's missing results, each once, however often this is started.
+    """Append the session's missing results, and unmatched ones of an outer join, each once, however
+    often this is started.
 
     `start_spark` gives the `SparkSession`; it is called only when there is something to compute.
     `fingerprint` is the query's, compared with the warehouse's when not empty.
@@ -126,7 +129,7 @@ def run_cleanup(
     )
     sealed = work.sealed
     if work.cleaned is not None:
-        return _summary(sealed, work.cleaned, already=True)
+        return _summary(work, work.cleaned, already=True)
     again = work.again
     if again is not None and warehouse.deferred_applied(session) < 0:
         if source is None:
@@ -156,7 +159,7 @@ def run_cleanup(
             if not lease.wait(partial(warehouse.cleanup_applied, session), stalled_s):
                 tell(f"It has made no progress for {stalled_s:g} s: taking over.")
             elif event := cleaned_event(warehouse, session):
-                return _summary(sealed, event, already=True)
+                return _summary(work, event, already=True)
     results = sum(
         file.rows
         for file in warehouse.files("results")
@@ -188,7 +191,7 @@ def run_cleanup(
     # Another cleanup may have finished at the same time: one row is enough.
     if cleaned_event(warehouse, session) is None:
         warehouse.sessions.append(event)
-    return _summary(sealed, event, already=False)
+    return _summary(work, event, already=False)
 
 
 def _rows_read_again(warehouse: Warehouse, session: str) -> int:
@@ -197,7 +200,8 @@ def _rows_read_again(warehouse: Warehouse, session: str) -> int:
     return sum(file.rows for file in warehouse.files("spill") if file.path in stored)
 
 
-def _summary(sealed: Sealed, event: SessionEvent, *, already: bool) -> Cleaned:
+def _summary(work: CleanupWork, event: SessionEvent, *, already: bool) -> Cleaned:
+    sealed = work.sealed
     return Cleaned(
         session=sealed.session,
         already=already,
@@ -209,6 +213,7 @@ def _summary(sealed: Sealed, event: SessionEvent, *, already: bool) -> Cleaned:
         spilled_bytes=event.details.get("spilled_bytes", 0),
         seconds=event.seconds or 0.0,
         deferred_rows=event.details.get("deferred_rows", 0),
+        outer=work.genesis.outer,
     )
 
 

@@ -23,8 +23,9 @@ def outcome_sentence(cleaned: Cleaned) -> str:
     if not cleaned.ranges:
         return f"Session {cleaned.session}: nothing was spilled, so nothing was missing."
     lost = f" and {cleaned.deferred_rows:,} that slots had lost" if cleaned.deferred_rows else ""
+    which = "missing and unmatched" if cleaned.outer else "missing"
     return (
-        f"Session {cleaned.session} is cleaned: {cleaned.cleanup:,} missing results added to "
+        f"Session {cleaned.session} is cleaned: {cleaned.cleanup:,} {which} results added to "
         f"{cleaned.run_time:,}, from {cleaned.spilled_rows:,} spilled rows{lost} in "
         f"{cleaned.generations:,} cuts, in {cleaned.seconds:.1f} s."
     )

@@ -239,6 +239,12 @@ def _closed(warehouse: Warehouse, session: str, fingerprint: str) -> ClosedSessi
             "the query is a tree of joins, and corrections are built for one join: make the day "
             "again, see the runbook, `Make a day again`"
         )
+    if genesis.outer:
+        raise CorrectionRefused(
+            "the query has optional streams: a late row may be the one that an unmatched result "
+            "lacks, and results are never taken back. Make the day again, see the runbook, `Make a "
+            "day again`"
+        )
     if genesis.carry:
         raise CorrectionRefused(
             "sessions carry their rows into the next one (session.carry), so a row of this one may "

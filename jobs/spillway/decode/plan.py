@@ -134,7 +134,10 @@ def compile_query(query: Query) -> CompiledQuery:
             for i, name in enumerate(query.inputs)
         )
         timed = query.is_windowed
-        inputs = tuple(InputSpec(each.name, each.payload, timed=timed) for each in single)
+        inputs = tuple(
+            InputSpec(each.name, each.payload, timed=timed, optional=each.name in query.optional)
+            for each in single
+        )
         join = JoinSpec(0, single[0].keys, inputs, query.spans[0])
         return CompiledQuery(one_join(join), single)
     plan = tree_plan(query, compiler.type_of)

@@ -15,7 +15,8 @@ Order, and why:
 4. join the rows that the session takes over, then the epoch's new ones; results leave in batches
    (before it what has expired leaves, after it what of these rows has: windows, see `expiry`)
 5. flush sessions that this epoch seals: the ranges that the plan names (those that were ever cut,
-   and all of a join above one of them) become their last generation, the rest is complete and goes
+   and all of a join above one of them, or of an outer join) become their last generation, the rest
+   is complete and goes
 6. bring back spilled generations that are worth their room, with what they lacked
    (`spillway.policy.reactivation`): after the join, so that they meet the epoch's rows, too
    spill: after the join, so a generation's own results are all out

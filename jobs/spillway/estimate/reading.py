@@ -94,6 +94,8 @@ class SessionEstimate:
     first_ms: int | None
     """Kafka's time of the oldest sampled row, ms since 1970; None: there was none."""
     last_ms: int | None
+    optional: tuple[str, ...] = ()
+    """Leaves that results may lack; those that do are not in the estimate."""
 
 
 def estimated(settings: Settings, query: Query, session: str | None, rows: int) -> SessionEstimate:
@@ -131,6 +133,7 @@ def estimated(settings: Settings, query: Query, session: str | None, rows: int) 
         gap_offsets=max(each.gap_offsets for each in draws),
         first_ms=min(times, default=None),
         last_ms=max(times, default=None),
+        optional=query.optional,
     )
 
 

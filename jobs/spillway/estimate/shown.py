@@ -37,6 +37,7 @@ def as_json(found: SessionEstimate) -> dict[str, Any]:
         "keys": [
             {"key": key_text(each.key), "results": _numbers(each.results)} for each in found.keys
         ],
+        "optional": list(found.optional),
         "gap_offsets": found.gap_offsets,
         "from": None if found.first_ms is None else rfc3339(found.first_ms),
         "to": None if found.last_ms is None else rfc3339(found.last_ms),
@@ -71,6 +72,11 @@ def _verdict(results: Estimate) -> str:
 
 def _doubts(found: SessionEstimate) -> list[str]:
     said = []
+    if found.optional:
+        said.append(
+            f"Results that lack a row of {' or '.join(found.optional)} come on top, after the "
+            "close: which keys have none, a sample cannot say."
+        )
     if found.first_ms is not None and found.last_ms is not None:
         first, last = (clock_text(rfc3339(each)) for each in (found.first_ms, found.last_ms))
         said.append(f"By rows of {first} to {last} (Kafka's times).")

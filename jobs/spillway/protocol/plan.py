@@ -173,7 +173,9 @@ def plan_epoch(
         accepted=accepted,
         withdrawn=obeyed.withdrawn,
         sealing=sealing,
-        flush=flushed(state.genesis.parents, state.session.last_cuts) if sealing else (),
+        flush=flushed(state.genesis.parents, state.session.last_cuts, outer=state.genesis.outer)
+        if sealing
+        else (),
         before=state.groups,
         groups=groups,
         moved=adapted.queue[:count],

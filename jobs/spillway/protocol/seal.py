@@ -213,14 +213,20 @@ def not_withdrawable(
     )
 
 
-def flushed(parents: Sequence[int], cut: Iterable[Prefix]) -> tuple[Prefix, ...]:
+def flushed(
+    parents: Sequence[int], cut: Iterable[Prefix], *, outer: bool = False
+) -> tuple[Prefix, ...]:
     """The ranges that a seal flushes, when `cut` were ever cut: what they hold in memory becomes
     their last generation.
 
     All else is complete, and dropped. A join above one that was cut is flushed whole: what that one
-    still lacks will be rows of it, and may join any.
+    still lacks will be rows of it, and may join any. `outer`: so is a join whose results may lack
+    rows of some input: which keys lack them is known only now, and cleanup must see all that the
+    others have.
     """
     ranges = set(cut)
+    if outer:
+        return tuple(sorted(ranges | set(spaces(len(parents)))))
     joins = {join for each in ranges for join in joins_of(each, len(parents))}
     own = spaces(len(parents))
     return tuple(sorted(ranges | {own[join] for join in above(parents, joins)}))

@@ -75,7 +75,8 @@ def _title(query: Query, name: str) -> str:
     topic = query.topic(name)
     text = name if topic == name else f"{name} (topic {topic})"
     kept = query.stream(name).filter
-    return text if kept is None else f"{text} where {kept}"
+    text = text if kept is None else f"{text} where {kept}"
+    return f"{text}, optional" if name in query.optional else text
 
 
 def _keys(query: Query, join: TreeJoin | None) -> list[str]:
@@ -134,6 +135,7 @@ def as_dict(query: Query) -> dict[str, Any]:
                 "name": join.name,
                 "level": tree.level(join.name),
                 "inputs": list(join.inputs),
+                "optional": [each for each in join.inputs if each in query.optional],
                 "keys": {
                     key.name: {each: said(tree.source(key, each)) for each in join.inputs}
                     for key in join.keys

@@ -67,6 +67,7 @@ def genesis_by(
         streams=query.tree.own_leaves,
         event_time=query.event_time,
         carry=carrying(settings, query),
+        outer=bool(query.optional),
         text=query.text,
         slots=slots,
     )
@@ -84,6 +85,7 @@ def first_entry(
     streams: Sequence[int] = (1,),
     event_time: EventTime | None = None,
     carry: bool = False,
+    outer: bool = False,
     text: QueryText | None = None,
     slots: int | None = None,
 ) -> Genesis:
@@ -91,7 +93,8 @@ def first_entry(
 
     `joins`: the query's, children first, each with the number of the one that reads it. `streams`:
     how many streams each of them reads itself. `event_time`: of a query with windows. `carry`: see
-    `carrying`. `text`: the query's. `slots`: so many, instead of the settings'.
+    `carrying`. `outer`: results may lack rows of some input. `text`: the query's. `slots`: so many,
+    instead of the settings'.
 
     Raises `SessionDateError` for a session that is not written `YYYY-MM-DD`, `StartRefused` for
     one that would never end.
@@ -120,6 +123,7 @@ def first_entry(
         joins=list(joins),
         event_time=event_time,
         carry=carry,
+        outer=outer,
         written_at=rfc3339(now_ms),
     )
 

@@ -16,6 +16,9 @@ Sums, not xor: two doublings of one row would cancel.
 Residues are below 2^31, so a product of two fits into uint64, and a bigint sum of them is exact
 for up to 2^32 rows of one key.
 
+Of an outer join, an optional input that has no row of a key counts as one row, whose hash is that
+of a row of nulls, where the required inputs have rows of the key (`with_absent`).
+
 Of a tree of joins, `fold` gives the right sides. There numbers of results are residues as well, and
 a double that is right to some 9 digits: below `CERTAIN` the two residues name one number.
 """
@@ -62,6 +65,20 @@ def judge(counts: I64, sums: I64, found: I64, found_sums: I64) -> Verdicts:
     for prime, of_inputs, of_results in zip(PRIMES, sums, found_sums, strict=True):
         wrong |= residue_product(of_inputs, prime) != of_results % prime
     return Verdicts(expected, wrong)
+
+
+def with_absent(counts: I64, sums: I64, optional: Mask, absent: I64) -> tuple[I64, I64, Mask]:
+    """Counts and sums of g keys (as for `judge`), with a row of nulls in the place of optional
+    inputs that have none; and which keys give results so, bool (g,).
+
+    `optional` (m,): which inputs are; `absent` (2, m): the residues of a row of nulls of each.
+    """
+    lacks = (counts == 0) & optional[:, None]
+    unmatched: Mask = (
+        lacks.any(axis=0) & (counts > 0).any(axis=0) & ((counts > 0) | lacks).all(axis=0)
+    )
+    lacks &= unmatched
+    return counts + lacks, np.where(lacks, absent[:, :, None], sums), unmatched
 
 
 def judge_folded(

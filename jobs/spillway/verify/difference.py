@@ -27,17 +27,23 @@ class JoinSide:
     number: int
     rows: Any
     keys: Sequence[tuple[str, Any]]
+    absent: Any | None = None
+    """Of an optional input the hash that stands for a row of it where a result lacks one; it is
+    joined on whole keys. None: every result has a row."""
 
 
 def joined_rows(sides: Sequence[JoinSide], keys: Sequence[str], only: Any | None) -> Any:
-    """All combinations of the inputs' rows that have the columns of one name equal.
+    """All combinations of the inputs' rows that have the columns of one name equal; without rows of
+    optional inputs where they have none.
 
-    Each side is joined with those before it. Rows that have `workers.TIMED` give them as
-    `time<number>` and `carried<number>`. `keys`: of the whole; `only`: a frame of those to look at,
-    None for all.
+    Each side is joined with those before it, optional ones last. Rows that have `workers.TIMED`
+    give them as `time<number>` and `carried<number>`. `keys`: of the whole; `only`: a frame of
+    those to look at, None for all.
     """
     joined = None
-    for side in sides:
+    ordered = sorted(sides, key=lambda side: side.absent is not None)
+    how = "full" if ordered[0].absent is not None else "left"
+    for side in ordered:
         names = [name for name, _ in side.keys]
         rows = side.rows.where("kept").select(
             *(column.alias(name) for name, column in side.keys),
@@ -56,8 +62,13 @@ def joined_rows(sides: Sequence[JoinSide], keys: Sequence[str], only: Any | None
         if joined is None:
             joined = rows
         else:
-            joined = joined.join(rows, [name for name in names if name in joined.columns])
+            on = [name for name in names if name in joined.columns]
+            joined = joined.join(rows, on, "inner" if side.absent is None else how)
     assert joined is not None  # a join has inputs
+    for side in sides:
+        if side.absent is not None:
+            name = f"hash{side.number}"
+            joined = joined.withColumn(name, sql.coalesce(sql.col(name), side.absent))
     return joined
 
 

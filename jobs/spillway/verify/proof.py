@@ -80,7 +80,8 @@ class VerifyReport:
     complete: bool
     details: dict[str, Any] = field(default_factory=dict)
     """`differences` (with coordinates), `problems` (sentences), `rejected`, `quarantined`,
-    `keys`, `failing_keys`, `cleaned`, `seconds`; `joined_keys` where keys of a tree form a circle:
+    `keys`, `failing_keys`, `cleaned`, `seconds`; of an outer join `unmatched`, how many of the
+    expected results lack optional rows; `joined_keys` where keys of a tree form a circle:
     the pairs of leaves whose keys were combined. Where input is lost: `problems`, `cleaned`,
     `seconds`, and `loss` (`AcceptedLoss`). Of a session that was corrected: `corrections`, with
     their number, their rows and the results that they have added, which `cleanup` leaves out."""
@@ -317,6 +318,7 @@ def frames_of(asked: _Asked) -> ProofFrames:
             salt,
             asked.cores,
             partial(_single_frames, asked, plans, [file.path for file in held["results"]]),
+            query.optional,
         )
     # Only now: what this imports takes a second.
     from spillway.verify.rows import input_rows, quarantined_rows, result_rows
@@ -432,6 +434,7 @@ class _Proof:
             details={
                 "differences": found.examples,
                 "problems": problems,
+                **({"unmatched": totals["unmatched"]} if "unmatched" in totals else {}),
                 "keys": totals["keys"],
                 "failing_keys": totals["failing"],
                 "rejected": totals["rejected"],

@@ -144,6 +144,12 @@ def row_hash(salt: int, input_: int, partition: str, offset: str, payload: Seque
     return sql.xxhash64(sql.lit(salt), sql.lit(input_), *columns, *nulls)
 
 
+def absent_hash(salt: int, plan: StreamPlan) -> Any:
+    """The hash of a row that a result lacks: as `row_hash` has it where all is null."""
+    nulls = [sql.lit(True) for _ in plan.payload]
+    return sql.xxhash64(sql.lit(salt), sql.lit(plan.index), *nulls)
+
+
 def place_hash(salt: int, topic: Any) -> Any:
     """The hash of a coordinate, for rows that were rejected."""
     return sql.xxhash64(sql.lit(salt), topic, sql.col("partition"), sql.col("offset"))

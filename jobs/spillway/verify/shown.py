@@ -28,6 +28,8 @@ def verdict_table(report: dict[str, Any]) -> Table:
         ("doubled or altered", "doubled"),
     ):
         found.add_row(label, count_text(report[name]))
+    if "unmatched" in details:
+        found.add_row("unmatched, of those that there should be", count_text(details["unmatched"]))
     if "corrections" in details:
         found.add_row("results by corrections", count_text(details["corrections"]["results"]))
     if "loss" not in details:
@@ -40,6 +42,8 @@ def verdict_table(report: dict[str, Any]) -> Table:
         key = ", ".join(f"{name} {value}" for name, value in each["key"].items())
         places = ", ".join(
             f"{stream} {place['partition']}:{place['offset']}"
+            if place["offset"] is not None
+            else f"no {stream}"
             for stream, place in each["coordinates"].items()
         )
         found.add_row(

@@ -58,10 +58,11 @@ class SingleProof:
         salt: int,
         cores: int,
         frames: Callable[[], tuple[Sequence[Any], Any]],
+        optional: tuple[str, ...] = (),
     ) -> None:
         """`results`: the table's folder, and path and rows of the session's files in it.
         `quarantine`: the same without rows. `frames`: of `rows.input_rows` and `rows.result_rows`,
-        for the difference."""
+        for the difference. `optional`: streams whose rows a result may lack."""
         self._plans = plans
         self._frames = frames
         rows = rows_between(source.start, source.end) + sum(n for _, n in results[1])
@@ -73,7 +74,7 @@ class SingleProof:
         ]
         self._spool = Path(tempfile.mkdtemp(prefix="spillway-verify-"))
         self._buckets = buckets_for(rows, processes)
-        self._plan = SumPlan(tuple(plans), salt, self._buckets)
+        self._plan = SumPlan(tuple(plans), salt, self._buckets, optional)
         where = ProofSource(source.messages, results[0], quarantine[0], self._spool)
         self._processes = ProofProcesses(self._plan, where, processes)
 
@@ -82,15 +83,17 @@ class SingleProof:
         counted = Counted()
         for each in self._processes.each(ProofTasks.summed, self._parts):
             counted = counted.plus(each)
-        expected = keys = failing = 0
+        expected = unmatched = keys = failing = 0
         hashes: list[Any] = []
         for bucket in self._processes.each(ProofTasks.judged, range(self._buckets)):
             expected += bucket.expected
+            unmatched += bucket.unmatched
             keys += bucket.keys
             failing += bucket.failing
             hashes += bucket.hashes.tolist()
         totals = {
             "expected": expected,
+            **({"unmatched": unmatched} if self._plan.optional else {}),
             "run_time": counted.run_time,
             "cleanup": counted.cleanup,
             "keys": keys,
@@ -116,12 +119,18 @@ class SingleProof:
         from pyspark.sql import functions as sql
 
         from spillway.verify.difference import JoinSide, difference, joined_rows
+        from spillway.verify.rows import absent_hash
 
         inputs, results = self._frames()
         keys = key_names(self._plans[0])
         sides = [
-            JoinSide(i, rows, [(key, sql.col(key)) for key in keys])
-            for i, rows in enumerate(inputs)
+            JoinSide(
+                plan.index,
+                rows,
+                [(key, sql.col(key)) for key in keys],
+                absent_hash(self._plan.salt, plan) if plan.name in self._plan.optional else None,
+            )
+            for plan, rows in zip(self._plans, inputs, strict=True)
         ]
         return difference(
             joined_rows(sides, keys, only),

@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spillway.decode import StreamPlan
-from spillway.verify.arithmetic import PRIMES, exact_sum, judge
+from spillway.verify.arithmetic import PRIMES, exact_sum, judge, with_absent
 from spillway.verify.verdicts import FEW_KEYS
 from spillway.verify.weights import I64, U64, Column, RowHash, Weigher
 from spillway_schemas.exits import FAILED
@@ -74,6 +74,8 @@ class SumPlan:
     streams: tuple[StreamPlan, ...]
     salt: int
     buckets: int
+    optional: tuple[str, ...] = ()
+    """Streams whose rows a result may lack."""
 
     @property
     def keys(self) -> pa.Schema:
@@ -148,7 +150,7 @@ class Summing:
         self._plan = plan
         self._spool = spool
         self._key_hash = RowHash(plan.salt, _KEYS_HASH, len(plan.keys))
-        self._weighers = [Weigher(plan.salt, s.index, len(s.payload)) for s in plan.streams]
+        self._weighers = _weighers(plan)
         self._placing = Weigher(plan.salt, len(plan.streams), 1)
         self.counted = Counted()
 
@@ -206,6 +208,19 @@ class Summing:
     def hashes(self, keys: Sequence[Column]) -> U64:
         """Of n keys, uint64 (n,)."""
         return self._key_hash.words(keys)
+
+
+def _weighers(plan: SumPlan) -> list[Weigher]:
+    return [Weigher(plan.salt, each.index, len(each.payload)) for each in plan.streams]
+
+
+def absent_residues(plan: SumPlan) -> I64:
+    """The residues of each stream's row in a result that lacks it, int64 (2, m)."""
+    found = []
+    for weigher, stream in zip(_weighers(plan), plan.streams, strict=True):
+        nulls = [pa.nulls(1, each.type) for each in stream.payload]
+        found.append(weigher.residues(pa.nulls(1, pa.int32()), pa.nulls(1, pa.int64()), nulls))
+    return np.array(found)[:, :, 0].T
 
 
 def _product(prime: int, one: I64, other: I64) -> I64:
@@ -358,6 +373,8 @@ class JudgedBucket:
     failing: int
     hashes: U64
     """Of the first `FEW_KEYS` failing keys, and of one more if there are more."""
+    unmatched: int = 0
+    """Of the expected results those that lack optional rows."""
 
 
 def judged_bucket(plan: SumPlan, place: Path, bucket: int) -> JudgedBucket:
@@ -382,8 +399,18 @@ def judged_bucket(plan: SumPlan, place: Path, bucket: int) -> JudgedBucket:
             counts[source] = added(mine, columns[0], len(found))
             sums[0, source] = added(mine, columns[1], len(found)) % PRIMES[0]
             sums[1, source] = added(mine, columns[2], len(found)) % PRIMES[1]
-    verdicts = judge(counts[:-1], sums[:, :-1], counts[-1], sums[:, -1])
+    of_inputs, weights = counts[:-1], sums[:, :-1]
+    unmatched = np.zeros(len(found), np.bool_)
+    if plan.optional:
+        optional = np.array([each.name in plan.optional for each in plan.streams])
+        absent = absent_residues(plan)
+        of_inputs, weights, unmatched = with_absent(of_inputs, weights, optional, absent)
+    verdicts = judge(of_inputs, weights, counts[-1], sums[:, -1])
     failing = found[verdicts.wrong]
     return JudgedBucket(
-        exact_sum(verdicts.expected), len(found), len(failing), failing[: FEW_KEYS + 1]
+        exact_sum(verdicts.expected),
+        len(found),
+        len(failing),
+        failing[: FEW_KEYS + 1],
+        exact_sum(verdicts.expected[unmatched]),
     )

@@ -418,6 +418,14 @@ def expand(start: I64, count: I64) -> I64:
     return rows
 
 
+def picked(table: pa.Table, at: I64) -> pa.Table:
+    """These rows; nothing is copied when they are all, in their order (`take` of one hot hash
+    could overflow the 2 GiB of a string column)."""
+    if len(at) == table.num_rows and (at[1:] > at[:-1]).all():
+        return table
+    return table.take(pa.array(at))
+
+
 def _numbers(column: pa.ChunkedArray) -> I64:
     """A column of int64 without nulls, (n,)."""
     found: I64 = column.to_numpy()

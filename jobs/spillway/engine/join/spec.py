@@ -47,6 +47,8 @@ class InputSpec:
     """The joins below it, itself the last."""
     timed: bool = False
     """Whether its rows have times."""
+    optional: bool = False
+    """Whether a result may lack its row, where it has none of the key."""
 
     @property
     def times(self) -> tuple[pa.Field, ...]:
@@ -66,12 +68,16 @@ class InputSpec:
     @property
     def joined_payload(self) -> list[pa.Field]:
         """The payload's columns in the join's rows."""
-        return list(self.payload) if self.leaves else [_of(self.name, f) for f in self.payload]
+        return list(self.payload) if self.leaves else [self._shown(f) for f in self.payload]
 
     @property
     def joined_identity(self) -> list[pa.Field]:
         """The identity's columns in the join's rows."""
-        return list(self.identity) if self.leaves else [_of(self.name, f) for f in self.identity]
+        return list(self.identity) if self.leaves else [self._shown(f) for f in self.identity]
+
+    def _shown(self, field: pa.Field) -> pa.Field:
+        named = _of(self.name, field)
+        return named.with_nullable(True) if self.optional else named
 
 
 def _of(name: str, field: pa.Field) -> pa.Field:

@@ -13,7 +13,8 @@ time: rows meet by a number that their hash and pair have together.
 
 Invariants:
 
-* Every missing combination of a range is yielded exactly once, whatever the sizes below.
+* Every missing combination of a range is yielded exactly once, whatever the sizes below; of an
+  outer join every result that lacks optional rows, too (`spillway.engine.spill.unmatched`).
 * Bounded memory: rows are loaded in *pieces* of at most about `piece_bytes` (as spilled,
   uncompressed); several ranges share a piece when they are small, and a range is cut by further
   bits of the hash when it is large. Only the rows of one single hash are never cut: they are
@@ -39,7 +40,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spillway.engine.groups import I64, U64, Bool
-from spillway.engine.join.kernel import BATCH_BYTES, Joined, Rows, join_batches
+from spillway.engine.join.kernel import BATCH_BYTES, Joined, Rows, join_batches, picked
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.generations import GenerationEnds, VoidedCuts
 from spillway.engine.spill.spillfile import (
@@ -51,6 +52,7 @@ from spillway.engine.spill.spillfile import (
     row_struct,
     where,
 )
+from spillway.engine.spill.unmatched import UnmatchedRows, unmatched_rows
 from spillway.engine.state.slices import sliced
 from spillway.storage import Folder
 from spillway_schemas.journal import Prefix
@@ -190,12 +192,17 @@ def clean_ranges(
         if held > piece_bytes:
             pieces = cut(source, lo, hi, piece_bytes)
         for piece_lo, piece_hi in pieces:
-            spilled = generations(source, load(source, piece_lo, piece_hi, straddling))
+            parts = load(source, piece_lo, piece_hi, straddling)
+            spilled = generations(source, parts)
+            lacking = without_optional(source, parts)
             for i, prefix in enumerate(window, first):
                 for batch in missing(
                     source, spilled, prefix.lo, prefix.hi, batch_bytes=batch_bytes
                 ):
                     yield i, batch
+                if lacking is not None:
+                    for batch in lacking.between(prefix.lo, prefix.hi, batch_bytes):
+                        yield i, batch
 
 
 def windows(
@@ -409,8 +416,23 @@ def generations(source: SpillSource, parts: Sequence[SpilledRows]) -> HashGenera
     for i, (at, generation) in zip(source.inputs, found, strict=True):
         table = rows_of_input(source, [part for part in parts if part.input == i], i)
         place = np.cumsum(input_ == i)[at] - 1  # of a row among those of its input
-        inputs.append((Rows(hashes[at], _picked(table, place)), generation))
+        inputs.append((Rows(hashes[at], picked(table, place)), generation))
     return HashGenerations(giving, inputs)
+
+
+def without_optional(source: SpillSource, parts: Sequence[SpilledRows]) -> UnmatchedRows | None:
+    """The rows of an outer join that give results without all of its inputs; None: there are none,
+    or the join is an inner one."""
+    join = source.spec.joins[source.operator]
+    if not any(each.optional for each in join.inputs):
+        return None
+    inputs = []
+    for i in source.inputs:
+        mine = [part for part in parts if part.input == i]
+        hashes = [np.zeros(0, np.uint64), *(part.key_hash for part in mine)]
+        rows = rows_of_input(source, mine, i) if mine else source.spec.row_schema(i).empty_table()
+        inputs.append((np.concatenate(hashes), rows))
+    return unmatched_rows(join, inputs)
 
 
 def productive(
@@ -540,11 +562,3 @@ def _wrong(spec: TreeSpec, rows: pa.ChunkedArray, input_: int) -> str:
         if not field.nullable and pc.struct_field(rows, k).null_count:
             return f"it has no {field.name}"
     return ""
-
-
-def _picked(table: pa.Table, at: I64) -> pa.Table:
-    """These rows; nothing is copied when they are all, in their order (`take` of one hot hash
-    could overflow the 2 GiB of a string column)."""
-    if len(at) == table.num_rows and (at[1:] > at[:-1]).all():
-        return table
-    return table.take(pa.array(at))

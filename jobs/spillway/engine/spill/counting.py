@@ -7,18 +7,22 @@ generation give among themselves was given at run time. So
               product of theirs)
 
 which needs hashes and epochs alone. It is exact for a join without a window, as far as rows whose
-hashes are equal have equal keys.
+hashes are equal have equal keys. Of an outer join the hashes that lack rows of optional inputs give
+the product of the others' numbers (`spillway.engine.spill.unmatched`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
 from spillway.engine.groups import I64, U64, Bool
+from spillway.engine.join.spec import JoinSpec
 from spillway.engine.spill.cleanup import SpillSource, alive, begins
+from spillway.engine.spill.unmatched import unmatched_counts
 from spillway_schemas.journal import Prefix
 
 PIECE_BYTES = 256 * 2**20
@@ -27,24 +31,38 @@ MOST = 2.0**62
 """Products and sums up to this are made in int64, larger ones as Python's integers."""
 
 
-def missing_results(
+class ToAdd(NamedTuple):
+    """How many results a cleanup will add."""
+
+    missing: int
+    """That rows of every input have."""
+    unmatched: int
+    """Of an outer join, without rows of some optional input."""
+
+
+def results_to_add(
     source: SpillSource, ranges: Sequence[Prefix], *, piece_bytes: float = PIECE_BYTES
-) -> int:
-    """The number of missing results of disjoint ranges in ascending order.
+) -> ToAdd:
+    """The number of results that disjoint ranges in ascending order will add.
 
     Ranges are read together as long as they have about `piece_bytes` of rows, as spilled: a row
     group that several pieces share is read for each.
     """
-    found, first, held = 0, 0, 0.0
+    join = source.spec.joins[source.operator]
+    missing, unmatched = 0, 0
+    first, held = 0, 0.0
     sizes = [source.index.groups.bytes_within(each.lo, each.hi) for each in ranges]
     for last, size in enumerate([*sizes, inf]):
         if last > first and held + size > piece_bytes:
             hashes, epochs, inputs = _rows(source, ranges[first].lo, ranges[last - 1].hi)
             wanted = _within(hashes, ranges[first:last])
-            found += missing_of(hashes[wanted], epochs[wanted], inputs[wanted], source.inputs)
+            hashes, epochs, inputs = hashes[wanted], epochs[wanted], inputs[wanted]
+            missing += missing_of(hashes, epochs, inputs, source.inputs)
+            if any(each.optional for each in join.inputs):
+                unmatched += unmatched_of(hashes, inputs - source.inputs.start, join)
             first, held = last, 0.0
         held += size
-    return found
+    return ToAdd(missing, unmatched)
 
 
 def _within(hashes: U64, ranges: Sequence[Prefix]) -> Bool:
@@ -84,9 +102,29 @@ def missing_of(hashes: U64, epochs: I64, inputs: I64, of: range) -> int:
     return _combinations(inputs, whole, of) - _combinations(inputs, apart, of)
 
 
+def unmatched_of(hashes: U64, inputs: I64, join: JoinSpec) -> int:
+    """The number of results of an outer join that lack optional rows. Rows (n,) in any order, of
+    the join's inputs from 0 on."""
+    if not len(hashes):
+        return 0
+    order = np.argsort(hashes, kind="stable")
+    starts = np.flatnonzero(np.diff(hashes[order], prepend=~hashes[order[:1]]))
+    counts = _counted(inputs[order], starts, range(len(join.inputs)))
+    return _products(unmatched_counts(join, counts))
+
+
 def _combinations(inputs: I64, starts: I64, of: range) -> int:
     """The sum over stretches of the product of how many rows they have of each input."""
-    counts = np.stack([np.add.reduceat((inputs == i).astype(np.int64), starts) for i in of])
+    return _products(_counted(inputs, starts, of))
+
+
+def _counted(inputs: I64, starts: I64, of: range) -> I64:
+    """How many rows each stretch has of each input, (m, k)."""
+    return np.stack([np.add.reduceat((inputs == i).astype(np.int64), starts) for i in of])
+
+
+def _products(counts: I64) -> int:
+    """The sum of the products over the inputs of (m, k) counts, whatever its size."""
     if counts.astype(np.float64).prod(axis=0).sum() < MOST:
         return int(counts.prod(axis=0).sum())
     return int(counts.astype(object).prod(axis=0).sum())

@@ -1,0 +1,55 @@
+"""A day of a left join on a real broker and a real Spark: cleaned, and proved twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spillway.calendar import close_ms
+from tests.integration.day import STREAMS, VALUE, Day, messages
+from tests.integration.failpoints import THEN
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
+
+DATE = "2026-01-05"
+
+
+def test_unmatched_rows_come_once_after_the_close(
+    tmp_path: Path, broker: str, topics: Callable[..., dict[str, str]], spark_env: dict[str, str]
+) -> None:
+    """Some keys have no review: in memory alone, and in several generations of what was spilled."""
+    day = Day(
+        tmp_path / "day",
+        broker,
+        topics(*STREAMS, partitions=2, configs={"retention.ms": "-1"}),
+        spark_env,
+        budget_bytes=64 << 10,
+        optional=("review",),
+        extra={"SESSION__BOUNDARY": "calendar"},
+    )
+    day.produce(messages(1, 2_500, keys=1_200), at_ms=close_ms("XNYS", DATE) - 1000)
+    commands = [
+        ["stream", "--session", DATE, "--until-sealed", DATE],
+        ["cleanup", "--session", DATE, "--plan", "--json"],
+        ["cleanup", "--session", DATE],
+        # Joins all keys with Spark beside the sums without it.
+        ["verify", "--session", DATE, "--exhaustive", "--json"],
+    ]
+    words = [word for command in commands for word in (THEN, *command)]
+    day.ok(*words[1:])
+    said = [json.loads(line) for line in day.tail(400).splitlines() if line.startswith('{"sess')]
+    ahead, verdict = said
+    phases = day.check(DATE)
+    found, _ = day.found(DATE)
+    unmatched = sum(n for result, n in found.items() if result[-1] == (None, None, None))
+    assert 0 < unmatched == ahead["unmatched"] == verdict["details"]["unmatched"]
+    assert ahead["missing"] + unmatched == phases["cleanup"]
+    assert ahead["missing"] > 0
+    given = [row for row in day.results(DATE) if row["phase"] == "run-time"]
+    assert given
+    assert all(row[f"{s}_{VALUE[s]}"] is not None for row in given for s in STREAMS)
+    assert (verdict["complete"], verdict["expected"]) == (True, found.total())
+    day.clean()
