@@ -411,6 +411,8 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Running:
     query.on_look = lambda left: watcher.stop.set() if left <= 0 else None
     monkeypatch.setattr("spillway.stream.service.SupervisedQuery", lambda *_, **__: query)
     monkeypatch.setattr("spillway.stream.service.POLL_S", 0)
+    # There is no broker to ask whether a topic was deleted.
+    monkeypatch.setattr("spillway.stream.service.deleted", lambda *_: None)
     stream = Stream(settings, load_query(settings.query), Wanted(), watcher, lambda: 0)
     stream.driver = Driver(told)  # type: ignore[assignment]
     return Running(stream, query, told)
