@@ -1,4 +1,4 @@
-"""Spark's copy, Spark's join, and spillway with ample and with little memory, side by side.
+"""Spark's copy, Spark's joins, and spillway with ample and with little memory, side by side.
 
 make bench                                     3 x 2,000,000 rows over 1,000,000 keys
 make bench ARGS="--query five_way"             5 x 300,000 rows of a tree of three joins

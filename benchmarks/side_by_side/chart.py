@@ -9,7 +9,13 @@ from benchmarks.framed import LINE_HEIGHT, apart, framed
 from benchmarks.side_by_side.epochs import EpochRate
 from spillway.report.svg import Plot, Point, Safe, tag, ticks
 
-COLOURS = {"copy": "#6b7280", "join": "#c2410c", "ample": "#1d4ed8", "quarter": "#0f766e"}
+COLOURS = {
+    "copy": "#6b7280",
+    "join": "#c2410c",
+    "batch": "#a16207",
+    "ample": "#1d4ed8",
+    "quarter": "#0f766e",
+}
 WIDTH, PANEL, TOP, NAMES = 860, 300, 30, 210
 HEIGHT = TOP + 2 * PANEL
 

@@ -1,4 +1,4 @@
-"""The four programs: how each is started, what it leaves, and what that cost.
+"""The programs: how each is started, what it leaves, and what that cost.
 
 Each begins with empty folders; nothing of one is there when the next begins.
 """
@@ -25,10 +25,11 @@ from benchmarks.side_by_side.topics import Filled
 from benchmarks.side_by_side.watch import Watched, watched
 from spillway_schemas.journal import Epoch
 
-NAMES = ("copy", "join", "ample", "quarter")
+NAMES = ("copy", "join", "batch", "ample", "quarter")
 TITLES = {
     "copy": "Spark, copy only",
     "join": "Spark, stream-stream joins",
+    "batch": "Spark, one batch join",
     "ample": "spillway, ample memory",
     "quarter": "spillway, a quarter of it",
 }
@@ -119,7 +120,7 @@ def run(
 ) -> Run:
     """Run one program. `budget`: bytes a slot, for `quarter`; `keep` looks at its warehouse."""
     with folders(bench) as (disk, memory):
-        if program in ("copy", "join"):
+        if program in ("copy", "join", "batch"):
             return _peer(bench, program, repetition, disk, memory)
         given = bench.ample_budget if budget is None else budget
         found = _spillway(bench, program, repetition, disk, memory, given, beside)
@@ -206,7 +207,7 @@ def peer_command(
         outcome=str(disk / "outcome.json"),
         master=bench.master,
         max_rows=bench.max_rows,
-        driver_memory=bench.join_memory if program == "join" else bench.driver_memory,
+        driver_memory=bench.driver_memory if program == "copy" else bench.join_memory,
         endless=endless,
         options=bench.spark_options,
     )
@@ -225,16 +226,18 @@ def _peer(bench: Bench, program: str, repetition: int, disk: Path, memory: Path)
     seen = run_command(bench, command, f"{program}.log")
     said = json.loads((disk / "outcome.json").read_text())
     begun_s: float = said["begun_at_s"]
+    done_s = _last_commit_s(disk / "table")
+    whole = [EpochRate(bench.filled.rows, done_s - begun_s, done_s - begun_s)]
     return _run(
         program,
         repetition,
         seen,
         begun_s,
-        _last_commit_s(disk / "table"),
+        done_s,
         outcome=of_copy(disk / "table")
         if program == "copy"
         else of_join(disk / "table", bench.contest),
-        epochs=epochs.of_progress(begun_s, said["progress"]),
+        epochs=whole if program == "batch" else epochs.of_progress(begun_s, said["progress"]),
         found=_state_of_spark(said["progress"]),
     )
 

@@ -13,9 +13,9 @@ from benchmarks.side_by_side.programs import NAMES, Run
 COPY_FACTOR, STEADY, SPIKE = 0.42, 0.95, 1.5
 """Targets at full size: part of the copy's time, the last quarter's rate over the second's, and an
 epoch's time over that of its neighbours."""
-PROOF, CLEANED = 0.5, 1_000_000
-"""Part of the ample run's CPU time that `verify` may take, and results that cleanup should find in
-a CPU second."""
+PROOF, CLEANED, AFTER = 0.5, 1_000_000, 0.5
+"""Part of the ample run's CPU time that `verify` may take, results that cleanup should find in a
+CPU second, and part of the CPU time of a batch join of the whole day that cleanup may take."""
 LARGE_ROWS, MORE, MORE_SMALL = 20_000_000, 1.1, 1.4
 """CPU time of a run with a quarter of the memory over that of the ample one: from so many rows of
 all topics on, and below."""
@@ -156,11 +156,11 @@ def targets(found: Sequence[Line], join_factor: float) -> list[Target]:
             )
             for what, value in steady
         ),
-        *_short_of_memory(ours, by_name.get("quarter")),
+        *_short_of_memory(ours, by_name.get("quarter"), by_name.get("batch")),
     ]
 
 
-def _short_of_memory(ours: Line | None, quarter: Line | None) -> list[Target]:
+def _short_of_memory(ours: Line | None, quarter: Line | None, batch: Line | None) -> list[Target]:
     """The targets of spikes, of a quarter of the memory, and of the phases after the close."""
 
     def target(text: str, value: float | None, most: float | None, least: float = 0.0) -> Target:
@@ -173,6 +173,7 @@ def _short_of_memory(ours: Line | None, quarter: Line | None) -> list[Target]:
     cleanup, proof = phases.get("cleanup"), phases.get("verify")
     more = quarter.cpu_s / ours.cpu_s if ours and quarter else None
     rate = cleanup.found["cleanup"] / cleanup.cpu_s if cleanup else None
+    after = cleanup.cpu_s / batch.cpu_s if cleanup and batch else None
     part = proof.cpu_s / ours.cpu_s if ours and proof else None
     found = [
         target(
@@ -186,5 +187,6 @@ def _short_of_memory(ours: Line | None, quarter: Line | None) -> list[Target]:
         *found,
         target(f"a quarter of the memory at most {most:g} times the CPU", more, most),
         target(f"cleanup: at least {CLEANED:,} results a CPU second", rate, None, CLEANED),
+        target(f"cleanup: at most {AFTER:g} of the CPU of Spark's batch join", after, AFTER),
         target(f"verify: at most {PROOF:g} of the CPU of the ample run", part, PROOF),
     ]

@@ -54,7 +54,9 @@ def test_the_table_fits_80_columns_and_has_every_figure() -> None:
         f"{TITLES[name]} (median of 3 runs: 1270.7–1272.7 s)" for name in NAMES
     ]
     figures = ["1271.7", "14.0", "1277.9", "5501", "14.00", "943,589", "1.00", f"{RESULTS:,}"]
-    assert [row.split() for row in rows if row.endswith(figures[-1])] == [figures] * 3
+    assert [row.split() for row in rows if row.endswith(figures[-1])] == [figures] * (
+        len(NAMES) - 1
+    )
     phases = [row for row in rows if "  then " in row]
     assert [row.partition("  then ")[2] for row in phases] == [
         "seal",
