@@ -1,4 +1,4 @@
-"""Hosts that are really several: `with hosts("host-a", "host-b") as network`.
+"""Hosts that are really several: `with hosts(folder, "host-a", "host-b") as network`.
 
 Each host has namespaces of its own: an address that exists only in there, a name, a `/dev/shm`, and
 processes that end with it. Another, the *front*, is the switch between them, and what is not theirs
@@ -18,12 +18,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import os
+import shlex
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -75,6 +73,7 @@ class Network:
     """The front and the hosts around it."""
 
     folder: Path
+    """The one below `/dev/shm` (if it is) that all hosts see: for programs' files and logs."""
     front: Host
     hosts: dict[str, Host] = field(default_factory=dict)
     """By their names; those that are gone, too."""
@@ -84,8 +83,8 @@ class Network:
         """A new host. `loss`: share of its packets that gets lost, each way."""
         number = 10 + len(self.hosts)
         address = f"{NET}.{number}"
-        _named(self.folder / "names", {address: name})
-        host = _started(name, address, self.folder / "names", shm_bytes)
+        _named(self.folder, address, name)
+        host = _started(name, address, self.folder, shm_bytes)
         self.hosts[name] = host
         if loss:
             self._join_lossy(host, loss)
@@ -141,18 +140,17 @@ class Network:
 
 @contextlib.contextmanager
 def hosts(
-    *names: str, loss: Mapping[str, float] | None = None, shm_bytes: int = 1 << 30
+    folder: Path, *names: str, loss: Mapping[str, float] | None = None, shm_bytes: int = 1 << 30
 ) -> Iterator[Network]:
     """A network of hosts of these names, around a front in whose network this thread is meanwhile.
 
-    `loss`: by name, the share of packets that gets lost each way.
+    `folder`: all of them see it, wherever it is. `loss`: by name, the share of packets that gets
+    lost each way.
     """
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spillway-hosts-")))
-        names_file = folder / "names"
-        names_file.write_text("127.0.0.1 localhost\n")
-        _named(names_file, {FRONT: FRONT_NAME})
-        network = Network(folder, _started(FRONT_NAME, FRONT, names_file, 0))
+        _named(folder, "127.0.0.1", "localhost")
+        _named(folder, FRONT, FRONT_NAME)
+        network = Network(folder, _started(FRONT_NAME, FRONT, folder, 0))
         stack.callback(network.close)
         network.front.run("ip", "link", "add", "br0", "type", "bridge")
         network.front.run("ip", "address", "add", f"{FRONT}/{BITS}", "dev", "br0")
@@ -172,9 +170,9 @@ def refusal() -> str:
         return "hosts are made of Linux namespaces"
     if missing := [tool for tool in TOOLS if which(tool) is None]:
         return f"not installed: {', '.join(missing)} (packages iproute2, util-linux, hostname)"
+    script = "mount -t tmpfs spillway /dev/shm && ip link add br0 type bridge"
     tried = subprocess.run(
-        ["unshare", *SPACES, *PROCESSES, "sh", "-c"]
-        + ["mount -t tmpfs spillway /dev/shm && ip link add br0 type bridge"],
+        ["unshare", *SPACES, *PROCESSES, "sh", "-c", script],
         capture_output=True,
         text=True,
         check=False,
@@ -185,20 +183,23 @@ def refusal() -> str:
     return ""
 
 
-def _named(file: Path, names: Mapping[str, str]) -> None:
-    """Add names to the file that every host has as `/etc/hosts`."""
-    with file.open("a") as text:
-        text.writelines(f"{address} {name}\n" for address, name in names.items())
+def _named(folder: Path, address: str, name: str) -> None:
+    """Add a name to the file that every host has as `/etc/hosts`."""
+    with (folder / "names").open("a") as names:
+        names.write(f"{address} {name}\n")
 
 
-def _started(name: str, address: str, names: Path, shm_bytes: int) -> Host:
+def _started(name: str, address: str, folder: Path, shm_bytes: int) -> Host:
     """A host without links: its first process waits until this one has gone.
 
     `shm_bytes`: of a `/dev/shm` of its own; 0: it has that of this machine, and its processes.
     """
-    steps = [f"hostname {name}", f"mount --bind {names} /etc/hosts", "ip link set lo up"]
+    there = shlex.quote(str(folder))
+    steps = [f"hostname {name}", f"mount --bind {there}/names /etc/hosts", "ip link set lo up"]
     if shm_bytes:
-        steps.append(f"mount -t tmpfs -o size={shm_bytes},mode=1777 spillway /dev/shm")
+        shm = f"mount -t tmpfs -o size={shm_bytes},mode=1777 spillway /dev/shm"
+        again = f"mkdir -p {there} && mount --bind /mnt {there} && umount /mnt"
+        steps += [f"mount --bind {there} /mnt", shm, again]
     script = " && ".join([*steps, "echo ready", "exec cat"])
     process = subprocess.Popen(
         ["unshare", *SPACES, *(PROCESSES if shm_bytes else ()), "sh", "-c", script],

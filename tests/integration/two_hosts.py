@@ -8,11 +8,9 @@ under one path. (The folders of Spark's logs are this machine's; no job reads th
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,7 +133,7 @@ def two_hosts(
     env = {name: text for name, text in spark_env.items() if name != "SPARK_LOCAL_IP"}
     with contextlib.ExitStack() as stack:
         stack.enter_context(_without("SPARK_LOCAL_IP"))
-        network = stack.enter_context(hosts("host-a", "host-b", loss={"host-b": loss}))
+        network = stack.enter_context(hosts(folder, "host-a", "host-b", loss={"host-b": loss}))
         (folder / "kafka").mkdir()
         kafka = stack.enter_context(brokers(folder / "kafka", 1, FRONT))
         store = stack.enter_context(s3_server(FRONT))

@@ -166,7 +166,7 @@ class Stream:
         placement = Placement(spark, master.startswith("local["), hosts, away_s=wait_s)
         placement.settle(wait_s)
         told = job_settings(self.settings, self.query, self.spec, self.warehouse, state)
-        job = EpochJob(spark, told, placement)
+        job = EpochJob(spark, told, placement, self.watcher.on_trouble)
         with ThreadPoolExecutor(1, "rehearsal") as pool:
             rehearsal = pool.submit(job.rehearse, len(state.slots))
             with cluster(
