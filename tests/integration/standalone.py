@@ -34,6 +34,8 @@ class Cluster:
     secret: str = ""
     network: Network | None = None
     """The hosts, when they are more than addresses."""
+    memory: str = ""
+    """Of each worker; a GiB for each job when it is not given."""
     url: str = ""
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -67,7 +69,7 @@ class Cluster:
             "--cores",
             str(self.jobs),
             "--memory",
-            f"{self.jobs}g",
+            self.memory or f"{self.jobs}g",
             "--webui-port",
             str(free_port()),
             "--work-dir",

@@ -11,7 +11,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,11 @@ class Hosted:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.day.tail()}") from None
 
+    def journaled(self) -> int:
+        """Rows that the journal has, where it is in a folder."""
+        epochs = self.day.journal.epochs()
+        return sum(sum(ends) for ends in epochs[-1]["end"].values()) if epochs else 0
+
     def ask(self, *arguments: str) -> None:
         """Ask for an adaptation."""
         code, text = self.day.output("rebalance", *arguments, "--reason", "test")
@@ -120,16 +125,21 @@ def two_hosts(
     loss: float = 0.0,
     of_worker: dict[str, str] | None = None,
     spark: dict[str, str] | None = None,
+    topics: Mapping[str, str] | None = None,
     partitions: int = 2,
+    memory: str = "1g",
+    stored: bool = True,
     **of_day: Any,
 ) -> Iterator[Hosted]:
     """A cluster across `host-a` and `host-b`, and a day on it.
 
     `loss`: share of the packets of host-b that gets lost; `of_worker`: environment of its worker.
-    `spark`: Spark's options beside. Skips where no hosts can be made.
+    `spark`: Spark's options beside; `memory`: of each executor. `stored`: the warehouse is in the
+    object store, else in a folder that all see. Skips where no hosts can be made.
     """
     if why := refusal():
         pytest.skip(f"two hosts: {why}")
+    named = topics or {stream: stream for stream in STREAMS}
     env = {name: text for name, text in spark_env.items() if name != "SPARK_LOCAL_IP"}
     with contextlib.ExitStack() as stack:
         stack.enter_context(_without("SPARK_LOCAL_IP"))
@@ -140,20 +150,22 @@ def two_hosts(
         made = stack.enter_context(
             standalone(folder / "cluster", env, network=network, options=spark)
         )
+        made.memory = memory
         made.start_worker("host-a")
         made.start_worker("host-b", **(of_worker or {}))
         with kafka_cluster(kafka.bootstrap) as view:
-            view.create_topics(dict.fromkeys(STREAMS, partitions), None)
+            view.create_topics(dict.fromkeys(named.values(), partitions), None)
         listen = f"127.0.0.1:{free_port()}"
         settings = {"METRICS__LISTEN": listen, **of_day.pop("extra", {})}
+        front_store = StoreOfFront(int(store.endpoint.rpartition(":")[2]))
         day = Day(
             folder / "day",
             kafka.bootstrap,
-            {stream: stream for stream in STREAMS},
+            named,
             made.env,
             master=made.url,
             partitions=partitions,
-            store=StoreOfFront(int(store.endpoint.rpartition(":")[2])),
+            store=front_store if stored else None,
             through=network.front.words(),
             extra=settings,
             **of_day,
