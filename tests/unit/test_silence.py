@@ -9,7 +9,7 @@ import pytest
 
 from spillway.stream import job, silence
 from spillway.stream.job import Placement
-from spillway.stream.silence import SILENT_S, SilentHosts, addresses, answers
+from spillway.stream.silence import SILENT_S, SilentHosts, addresses, answers, nobody_came
 
 
 def test_a_host_that_listens_or_refuses_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,3 +85,17 @@ def test_a_short_job_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     placement = Listening(None, False, {0: "a", 1: "b"})
     with placement.watched(lambda: pytest.fail("cancelled"), pytest.fail):
         threading.Event().wait(0.1)
+
+
+@pytest.mark.parametrize(
+    ("driver", "end"),
+    [
+        ("127.0.0.1", "calls itself 127.0.0.1: unset SPARK_LOCAL_IP, or set spark.driver.host in "),
+        ("localhost", "calls itself localhost: unset SPARK_LOCAL_IP, or set spark.driver.host in "),
+        ("10.0.0.1", "They must reach the driver at 10.0.0.1, on every port"),
+    ],
+)
+def test_a_cluster_without_executors_is_told_of(driver: str, end: str) -> None:
+    told = nobody_came("spark://front:7077", driver, 60.0)
+    assert told.startswith("spark://front:7077 has given no executor within 60 s, and the stream ")
+    assert end in told

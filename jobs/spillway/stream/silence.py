@@ -1,4 +1,5 @@
-"""Hosts that do not answer while a job waits for them: who they are, and since when.
+"""Hosts that do not answer while a job waits for them: who they are, and since when; and clusters
+that give no executor at all.
 
 Spark itself says nothing for two minutes (`spark.network.timeout`), and then only that an executor
 is gone. So while a job takes long, the driver tries to connect to the executors that slots are
@@ -68,3 +69,20 @@ def addresses(executors: Iterable[str]) -> dict[str, Address]:
         host, _, port = each.rpartition(":")
         found[host] = (host.strip("[]"), int(port))
     return found
+
+
+def nobody_came(master: str, driver_host: str, waited_s: float) -> str:
+    """What to tell people while a cluster gives no executors.
+
+    `driver_host`: the address that executors are told of the driver.
+    """
+    told = (
+        f"{master} has given no executor within {waited_s:.0f} s, and the stream waits for one: "
+        "see its web page and the workers' logs"
+    )
+    if driver_host == "localhost" or driver_host.startswith("127."):
+        return (
+            f"{told}. From another host no executor reaches the driver, which calls itself "
+            f"{driver_host}: unset SPARK_LOCAL_IP, or set spark.driver.host in spark-defaults.conf"
+        )
+    return f"{told}. They must reach the driver at {driver_host}, on every port"
