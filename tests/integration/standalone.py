@@ -81,7 +81,10 @@ class Cluster:
     def _start(self, name: str, env: dict[str, str], *arguments: str) -> None:
         command = [str(Path(self.env["SPARK_HOME"]) / "bin" / "spark-class"), *arguments]
         if self.network is not None:
-            command = self.network.hosts.get(name, self.network.front).words(*command)
+            # Set there: a library that is loaded before others has to find its own `/dev/shm`.
+            set_there = ("env", *(f"{name}={text}" for name, text in env.items()))
+            host = self.network.hosts.get(name, self.network.front)
+            command, env = host.words(*set_there, *command), {}
         with open(self.folder / f"{name}.log", "ab") as log:
             self.processes[name] = subprocess.Popen(
                 command,

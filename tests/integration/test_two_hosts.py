@@ -65,7 +65,7 @@ def test_a_link_is_cut_for_a_minute(
 ) -> None:
     """In the middle of the day, while rows come. Spark waits for the host, or gives it up: then the
     other one has all the state, and what the first still does counts for nothing."""
-    patience = {"spark.network.timeout": "30s", "spark.executor.heartbeatInterval": "5s"}
+    patience = {"spark.network.timeout": "30s", "spark.network.timeoutInterval": "5s"}
     with two_hosts(
         tmp_path,
         spark_env,
@@ -174,11 +174,14 @@ def test_a_clock_is_wrong_by_an_hour(
         hosted.ask("--move", "3/0:1", "--move", "3/1:1", "--move", "3/7:0")
         day.produce(messages(2, ROWS, keys=KEYS))
         hosted.read(2 * ROWS)
+        print("DEBUG", hosted.network.hosts["host-b"].run("ps", "axeww")[:20000])
         _, shown = day.output("status")
         _, told = day.output("doctor")
         figures = hosted.figures()
         hosted.finish()
         print(shown, told, hosted.log())
+        for e in hosted.epochs()[-9:]:
+            print([(x["host"], x["clock_ahead_ms"]) for x in e["slots"]])
         for text in (shown, told, hosted.log()):
             assert "clocks differ: host-b's is" in " ".join(text.split())
         ahead = figure(figures, "spillway_slot_clock_ahead_seconds", slot="1")
