@@ -174,7 +174,6 @@ def test_a_clock_is_wrong_by_an_hour(
         hosted.ask("--move", "3/0:1", "--move", "3/1:1", "--move", "3/7:0")
         day.produce(messages(2, ROWS, keys=KEYS))
         hosted.read(2 * ROWS)
-        print("DEBUG", hosted.network.hosts["host-b"].run("ps", "axeww")[:20000])
         _, shown = day.output("status")
         _, told = day.output("doctor")
         figures = hosted.figures()
