@@ -234,6 +234,12 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "percentunit",
             ),
             Panel(
+                "Clocks of the slots' hosts",
+                "How far ahead of the driver's; 0 as long as none differs by more than an epoch.",
+                [("spillway_slot_clock_ahead_seconds@", "slot {{slot}}")],
+                "s",
+            ),
+            Panel(
                 "Duration of epochs",
                 "Of the last one.",
                 [("spillway_last_epoch_duration_seconds@", "seconds")],

@@ -47,8 +47,8 @@ _CONTROL = "/_control/"
 class S3Server:
     """The server as a test sees it."""
 
-    def __init__(self, port: int) -> None:
-        self.endpoint = f"http://127.0.0.1:{port}"
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+        self.endpoint = f"http://{host}:{port}"
 
     @property
     def options(self) -> dict[str, str]:
@@ -104,14 +104,13 @@ class S3Server:
 
 
 @contextmanager
-def s3_server() -> Iterator[S3Server]:
-    """A server that runs as long as the block, with an empty bucket."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.s3_server"], stdout=subprocess.PIPE, stdin=subprocess.PIPE
-    ) as process:
+def s3_server(host: str = "127.0.0.1") -> Iterator[S3Server]:
+    """A server that runs as long as the block, with an empty bucket, at an address of this host."""
+    command = [sys.executable, "-m", "tests.s3_server", host]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
-            yield S3Server(int(process.stdout.readline()))
+            yield S3Server(int(process.stdout.readline()), host)
         finally:
             process.terminate()
 
@@ -212,7 +211,7 @@ def _reset(environ: Mapping[str, Any]) -> list[bytes]:
     raise ConnectionAbortedError("asked for by a test")
 
 
-def _serve() -> None:
+def _serve(host: str) -> None:
     import logging
 
     from moto.server import DomainDispatcherApplication, create_backend_app
@@ -221,14 +220,14 @@ def _serve() -> None:
     logging.getLogger("werkzeug").disabled = True
     sys.stderr = io.StringIO()  # tracebacks of connections that were reset
     application = _Faulty(DomainDispatcherApplication(create_backend_app))
-    server = make_server("127.0.0.1", 0, application, threaded=True)
+    server = make_server(host, 0, application, threaded=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    bucket = f"http://127.0.0.1:{server.server_port}/{BUCKET}"
+    bucket = f"http://{host}:{server.server_port}/{BUCKET}"
     with urllib.request.urlopen(urllib.request.Request(bucket, method="PUT")):
         print(server.server_port, flush=True)
     sys.stdin.read()  # until the test's process has gone
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(sys.argv[1])

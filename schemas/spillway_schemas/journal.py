@@ -194,6 +194,9 @@ class SlotTotals(Record):
     """Every file in the slot's folder at the end of the step, the previous epoch's included."""
     free_bytes: int | None = None
     """Free in the file system of that folder at the end of the step; None: not looked at."""
+    clock_ahead_ms: int = 0
+    """How far the host's clock is ahead of the driver's, at least; negative: behind. 0: they may
+    agree, or it was not looked at."""
     rows: int
     """Rows in state, all inputs and open sessions."""
     rows_in: dict[str, int] = {}
@@ -272,6 +275,9 @@ class SlotReport(Record):
     """Rows spilled per session."""
     recent_input_ms: int = 0
     """Greatest Kafka time among the new rows, in ms since 1970."""
+    clock_ms: int | None = None
+    """What the host's clock showed when the step was done, in ms since 1970; None: not looked at.
+    No entry has it: see `SlotTotals.clock_ahead_ms`."""
     totals: SlotTotals | None = None
     traced: dict[str, list[TracedGroup]] = {}
     """Per session, final results of this step by the groups of other slots that they came through.

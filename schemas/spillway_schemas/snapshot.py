@@ -22,7 +22,7 @@ from spillway_schemas.journal import (
     Topic,
 )
 
-FORMAT: Literal[9] = 9
+FORMAT: Literal[10] = 10
 """Raised when a field is added, goes, or changes its meaning, and when the fold makes another state
 of the same entries: snapshots of other formats are ignored."""
 
@@ -66,7 +66,7 @@ class SessionRecord(Record):
 class JournalSnapshot(Record):
     """The fold of entries 0 to `n`. Lists are in order: equal states are equal texts."""
 
-    format: Literal[9] = FORMAT
+    format: Literal[10] = FORMAT
     entry: str
     """SHA-256 in hex of the text of entry `n`: a snapshot of an entry that nobody has is none."""
     n: int

@@ -28,12 +28,13 @@ class Brokers:
     folder: Path
     ports: Mapping[int, tuple[int, int]]
     """For clients, and for the controllers."""
+    host: str = HOST
     processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
     def bootstrap(self) -> str:
         """Of all nodes."""
-        return ",".join(f"{HOST}:{port}" for port, _ in self.ports.values())
+        return ",".join(f"{self.host}:{port}" for port, _ in self.ports.values())
 
     def start(self, node: int) -> None:
         """Start a node that does not run; returns at once."""
@@ -93,13 +94,13 @@ class Brokers:
 
 
 @contextlib.contextmanager
-def brokers(folder: Path, nodes: int = 3) -> Iterator[Brokers]:
-    """Start a cluster whose topics have a replica on each node."""
+def brokers(folder: Path, nodes: int = 3, host: str = HOST) -> Iterator[Brokers]:
+    """Start a cluster whose topics have a replica on each node, at an address of this host."""
     numbers = range(1, nodes + 1)
     ports = {node: (embedded.free_port(), embedded.free_port()) for node in numbers}
-    found = Brokers(folder, ports)
+    found = Brokers(folder, ports, host)
     cluster_id = embedded._new_cluster_id()
-    voters = ",".join(f"{node}@{HOST}:{port}" for node, (_, port) in ports.items())
+    voters = ",".join(f"{node}@{host}:{port}" for node, (_, port) in ports.items())
     for node, (port, controller) in ports.items():
         home = folder / str(node)
         home.mkdir()
@@ -108,11 +109,11 @@ def brokers(folder: Path, nodes: int = 3) -> Iterator[Brokers]:
             "node.id": node,
             "controller.quorum.voters": voters,
             "default.replication.factor": nodes,
-            "min.insync.replicas": nodes - 1,
+            "min.insync.replicas": max(nodes - 1, 1),
             # Else a partition goes back to its first leader five minutes later.
             "auto.leader.rebalance.enable": "false",
         }
-        text = server_properties(home / "data", port, controller)
+        text = server_properties(home / "data", port, controller).replace(HOST, host)
         lines = [x for x in text.splitlines() if not x.startswith("controller.quorum.bootstrap")]
         lines += [f"{name}={value}" for name, value in own.items()]
         (home / "server.properties").write_text("\n".join(lines) + "\n")

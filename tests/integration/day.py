@@ -116,6 +116,8 @@ class Day:
     """Where the warehouse is, when it is in no folder of this host."""
     optional: tuple[str, ...] = ()
     """Streams whose rows a result may lack."""
+    through: Sequence[str] = ()
+    """Words in front of every command: what runs it on another host."""
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -225,7 +227,7 @@ class Day:
 
     def start(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
         """Start a command through the tests' entry point (which knows failpoints)."""
-        command = [sys.executable, "-m", "tests.integration.failpoints", *arguments]
+        command = self._command(*arguments)
         with open(self.folder / "log.txt", "a") as log:
             return subprocess.Popen(
                 command,
@@ -236,6 +238,9 @@ class Day:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+
+    def _command(self, *arguments: str) -> list[str]:
+        return [*self.through, sys.executable, "-m", "tests.integration.failpoints", *arguments]
 
     def run(self, *arguments: str, timeout_s: float = 180, **env: str) -> int:
         """Run a command to its end; its exit code (negative: the signal that ended it)."""
@@ -257,7 +262,7 @@ class Day:
         """Run a command; its exit code and what it printed."""
         begun = time.monotonic()
         done = subprocess.run(
-            [sys.executable, "-m", "tests.integration.failpoints", *arguments],
+            self._command(*arguments),
             env=self.env(),
             cwd=self.folder,
             text=True,

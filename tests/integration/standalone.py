@@ -1,4 +1,5 @@
-"""A standalone Spark cluster on loopback: hosts are addresses, each with its own state root."""
+"""A standalone Spark cluster: on loopback, where hosts are addresses, each with its own state root;
+or on hosts that are really several (`tests.hosts`), where they are names."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ import psutil
 
 from spillway.kafka.broker import free_port
 from tests.docker_files import spark_defaults
+from tests.hosts import FRONT_NAME, Network
 from tests.integration.day import ROOT, wait_for
 from tests.packages import source_paths
 
@@ -30,37 +32,44 @@ class Cluster:
     jobs: int = 1
     """How many may run at a time, with a core and a GiB of each host."""
     secret: str = ""
+    network: Network | None = None
+    """The hosts, when they are more than addresses."""
+    memory: str = ""
+    """Of each worker; a GiB for each job when it is not given."""
     url: str = ""
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start_master(self) -> None:
         port = free_port()
+        address = "127.0.0.1" if self.network is None else FRONT_NAME
         self._start(
             "master",
             {},
             "org.apache.spark.deploy.master.Master",
             "--host",
-            "127.0.0.1",
+            address,
             "--port",
             str(port),
             "--webui-port",
             str(free_port()),
         )
-        self.url = f"spark://127.0.0.1:{port}"
+        self.url = f"spark://{address}:{port}"
         wait_for(lambda: "I have been elected leader" in self.log("master"), 60, "master is up")
 
-    def start_worker(self, host: str) -> None:
+    def start_worker(self, host: str, **env: str) -> None:
         state = self.folder / f"state-{host}"
+        if self.network is None:
+            env |= {"SPILLWAY_STATE__ROOT": str(state), "SPARK_LOCAL_IP": host}
         self._start(
             host,
-            {"SPILLWAY_STATE__ROOT": str(state), "SPARK_LOCAL_IP": host},
+            env,
             "org.apache.spark.deploy.worker.Worker",
             "--host",
             host,
             "--cores",
             str(self.jobs),
             "--memory",
-            f"{self.jobs}g",
+            self.memory or f"{self.jobs}g",
             "--webui-port",
             str(free_port()),
             "--work-dir",
@@ -71,6 +80,11 @@ class Cluster:
 
     def _start(self, name: str, env: dict[str, str], *arguments: str) -> None:
         command = [str(Path(self.env["SPARK_HOME"]) / "bin" / "spark-class"), *arguments]
+        if self.network is not None:
+            # Set there: a library that is loaded before others has to find its own `/dev/shm`.
+            set_there = ("env", *(f"{name}={text}" for name, text in env.items()))
+            host = self.network.hosts.get(name, self.network.front)
+            command, env = host.words(*set_there, *command), {}
         with open(self.folder / f"{name}.log", "ab") as log:
             self.processes[name] = subprocess.Popen(
                 command,
@@ -92,6 +106,8 @@ class Cluster:
     def lose(self, host: str) -> None:
         """The host is gone: its worker, its executor, its state."""
         process = self.processes.pop(host)
+        if self.network is not None and host in self.network.hosts:
+            self.network.hosts[host].end()
         children = psutil.Process(process.pid).children(recursive=True)
         for each in [*children, psutil.Process(process.pid)]:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -134,6 +150,7 @@ def standalone(
     *hosts: str,
     jobs: int = 1,
     options: dict[str, str] | None = None,
+    network: Network | None = None,
 ) -> Iterator[Cluster]:
     """A cluster with a worker on each of some hosts, in a folder that is made.
 
@@ -147,7 +164,7 @@ def standalone(
     lines = [f"{name} {value}\n" for name, value in defaults.items()]
     (conf / "spark-defaults.conf").write_text("".join(lines))
     secret = defaults["spark.authenticate.secret"]
-    cluster = Cluster(folder, {**env, "SPARK_CONF_DIR": str(conf)}, jobs, secret)
+    cluster = Cluster(folder, {**env, "SPARK_CONF_DIR": str(conf)}, jobs, secret, network)
     try:
         cluster.start_master()
         for host in hosts:

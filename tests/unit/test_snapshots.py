@@ -29,7 +29,7 @@ from tests.protocol_entries import TOPICS, file
 from tests.report_journal import fill_journal, make_day, open_warehouse
 
 Entry = Genesis | Claim | Epoch
-GOLDEN = Path(__file__).parent / "golden" / "snapshot-9.json"
+GOLDEN = Path(__file__).parent / "golden" / "snapshot-10.json"
 
 
 def with_files(entry: Entry) -> Entry:

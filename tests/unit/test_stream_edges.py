@@ -171,15 +171,18 @@ def test_a_job_is_cancelled_when_a_host_that_it_needs_stays_away(
     placement = Hosts(None, False, {0: "a", 1: "b"}, away_s=0.3)
     placement.alive = tuple(alive)
     called = threading.Event()
-    with placement.watched(called.set):
+    told: list[str] = []
+    with placement.watched(called.set, told.append):
         time.sleep(0.1)
         placement.alive = tuple(back or alive)
         assert called.wait(0.6) == cancelled
+    assert len(told) == cancelled
+    assert all("has had no executor for 0 s" in text for text in told)
     assert not [t for t in threading.enumerate() if t.name == "placement"]
 
 
 def test_no_host_is_watched_on_threads() -> None:
-    with Placement(None, True).watched(lambda: pytest.fail("cancelled")):
+    with Placement(None, True).watched(lambda: pytest.fail("cancelled"), pytest.fail):
         assert not [t for t in threading.enumerate() if t.name == "placement"]
 
 

@@ -240,9 +240,19 @@ def test_a_job_has_two_partitions_at_least() -> None:
 
 def test_a_report_gets_the_name_of_its_host() -> None:
     totals = SlotTotals(slot=1, budget_bytes=1, state_bytes=1, folder_bytes=1, rows=1)
-    found = hosted(report(1, 0, totals=totals), {0: "a", 1: "b"})
+    found = hosted(report(1, 0, totals=totals), {0: "a", 1: "b"}, 1_000, 2_000)
     assert found == report(1, 0, totals=totals.model_copy(update={"host": "b"}))
-    assert hosted(report(1, 0), {1: "b"}) == report(1, 0)
+    assert hosted(report(1, 0), {1: "b"}, 1_000, 2_000) == report(1, 0)
+
+
+@pytest.mark.parametrize(
+    ("shown", "ahead"), [(999, -1), (1_000, 0), (2_000, 0), (2_500, 500), (0, -1_000)]
+)
+def test_a_report_says_how_far_its_hosts_clock_is_ahead(shown: int, ahead: int) -> None:
+    totals = SlotTotals(slot=1, budget_bytes=1, state_bytes=1, folder_bytes=1, rows=1)
+    found = hosted(report(1, 0, totals=totals, clock_ms=shown), {1: "b"}, 1_000, 2_000)
+    assert found.totals is not None
+    assert found.totals.clock_ahead_ms == ahead
 
 
 def test_a_salt_is_the_least_value_of_its_partition() -> None:

@@ -25,6 +25,7 @@ from spillway.doctor.ports import metrics
 from spillway.doctor.schemas import schemas
 from spillway.plain import plain
 from spillway.protocol.state import JournalState
+from spillway.readmodel.clocks import clocks_text, wrong_clocks
 from spillway_schemas.query import Query
 from spillway_schemas.settings import Settings
 from spillway_schemas.stores import is_uri
@@ -115,8 +116,9 @@ def _tables(settings: Settings, query: Query | None, thorough: bool) -> list[Che
     try:
         warehouse = opened(settings.warehouse)
         changed: list[Check] = []
+        clocks: list[Check] = []
         if query is not None and (state := state_of_query(warehouse, query)) is not None:
-            changed = _changed(state, query)
+            changed, clocks = _changed(state, query), _clocks(state)
             if not changed:
                 check_carry(settings, state)
         found = warehouse.check(thorough=thorough)
@@ -128,7 +130,13 @@ def _tables(settings: Settings, query: Query | None, thorough: bool) -> list[Che
         return [Check("tables", "fail", str(error), "see the runbook in docs/")]
     if found:
         return [Check("tables", "fail", problem, "see the runbook in docs/") for problem in found]
-    return [*changed, Check("tables", "ok", f"the journal and the tables of {root} agree")]
+    return [*changed, *clocks, Check("tables", "ok", f"the journal and the tables of {root} agree")]
+
+
+def _clocks(state: JournalState) -> list[Check]:
+    """Whether the last epoch found a host's clock wrong."""
+    told, _, mend = clocks_text(wrong_clocks(state.totals)).rpartition(": ")
+    return [Check("clocks", "warn", f"in the last epoch, {told}", mend)] if told else []
 
 
 def _changed(state: JournalState, query: Query) -> list[Check]:

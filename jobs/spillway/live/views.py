@@ -52,6 +52,8 @@ class StreamView(StatusRecord):
     """Why no more rows are read, and what to do; empty: they are."""
     slow_disks: str
     """Which disks are slow; empty: none."""
+    clocks: str
+    """Which hosts' clocks differ from the driver's, and what to do; empty: none that is known."""
     delay_p50_ms: int | None
     delay_p99_ms: int | None
 

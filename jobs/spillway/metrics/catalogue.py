@@ -151,6 +151,12 @@ CATALOGUE: tuple[Family, ...] = (
         ("slot",),
         "The largest group's share of the slot's work in the last minute, 0 to 1.",
     ),
+    Family(
+        "spillway_slot_clock_ahead_seconds",
+        "gauge",
+        ("slot",),
+        "How far the clock of the slot's host is ahead of the driver's at least; negative: behind.",
+    ),
     # --- the joins of a tree
     Family("spillway_join_state_bytes", "gauge", ("join",), "Live state of a join's groups."),
     Family("spillway_join_state_rows", "gauge", ("join",), "Rows in a join's state."),

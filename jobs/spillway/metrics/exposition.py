@@ -120,6 +120,8 @@ def _of_journal(known: JournalFigures | None) -> Iterator[tuple[str, Values]]:
     for name, what in of_slots.items():
         slots = () if known is None else known.slots
         yield name, [((str(slot.slot),), getattr(slot, what)) for slot in slots]
+    ahead = {} if known is None else known.clocks_ahead_s
+    yield "spillway_slot_clock_ahead_seconds", _labelled(ahead)
     yield "spillway_rows_total", _labelled({} if known is None else known.rows)
     yield "spillway_outside_rows_total", _labelled({} if known is None else known.outside)
     yield "spillway_disk_write_seconds", _labelled({} if known is None else known.write_s)

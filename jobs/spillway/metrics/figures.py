@@ -45,6 +45,8 @@ class JournalFigures:
     delay: tuple[int, ...]
     """Samples over `DELAY_EDGES_MS`; empty before the first result."""
     slots: tuple[SlotStatus, ...]
+    clocks_ahead_s: Mapping[str, float]
+    """By slot: of its host, against the driver's."""
     spills: int
     spilled_bytes: int
     flushed_bytes: int
@@ -148,6 +150,7 @@ def journal_figures(model: ReadModel, trigger_s: float, query: str) -> JournalFi
         else None,
         delay=tuple(summed_delay(sessions)),
         slots=tuple(slots_of(model, trigger_s)),
+        clocks_ahead_s={str(t.slot): t.clock_ahead_ms / 1000 for t in model.state.totals},
         spills=sum(s.spills for s in sessions),
         spilled_bytes=sum(s.spilled_bytes for s in sessions),
         flushed_bytes=sum(s.flushed_bytes for s in sessions),

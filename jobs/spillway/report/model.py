@@ -235,6 +235,8 @@ class Status(StatusRecord):
     """Why no more rows are read (`results.max_per_session`), and what to do; empty: they are."""
     slow_disks: str = ""
     """Which disks the newest epoch has found slow, with figures; empty: none."""
+    clocks: str
+    """Which hosts' clocks differ from the driver's, and what to do; empty: none that is known."""
     hot_keys: list[HotKeyStatus]
     """The keys with the most rows in memory, of the large groups, those first."""
     event_time: EventTimeStatus | None

@@ -27,6 +27,7 @@ from spillway.protocol.queries import kept_query, told_changes
 from spillway.protocol.state import AnotherQuery
 from spillway.readmodel import cache
 from spillway.readmodel.cache import ReadCache
+from spillway.readmodel.clocks import clocks_text, wrong_clocks
 from spillway.readmodel.disks import slow_disks
 from spillway.readmodel.event_time import event_time_of
 from spillway.readmodel.groups import group_states
@@ -136,6 +137,7 @@ def status(
         lag_rows=lag_rows,
         intake_held=intake_held(model.state),
         slow_disks=slow_disks(model.tally.write_s),
+        clocks=clocks_text(wrong_clocks(model.state.totals)),
         hot_keys=[HotKeyStatus(**dict(each)) for each in _hot_keys(warehouse, known, model)],
         event_time=_event_time(model),
         threshold=settings.spill.threshold,

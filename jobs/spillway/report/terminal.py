@@ -126,6 +126,8 @@ def _head(status: Status, width: int) -> RenderableType:
         line.add_row("intake", Text(f"stopped: {visible(status.intake_held)}", style="red"))
     if status.slow_disks:
         line.add_row("disk", Text(status.slow_disks, style="yellow"))
+    if status.clocks:
+        line.add_row("clocks", Text(visible(status.clocks), style="yellow"))
     if open_ is not None and open_.seal_answers:
         answer = open_.seal_answers[-1]
         about = "loss" if answer.what.startswith("loss") else "seal"

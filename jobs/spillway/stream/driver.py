@@ -32,6 +32,7 @@ from spillway.protocol.plan import Plan
 from spillway.protocol.redo import Apply
 from spillway.protocol.snapshot import is_due
 from spillway.protocol.state import JournalState
+from spillway.readmodel.clocks import clocks_text, wrong_clocks
 from spillway.readmodel.kept import keep
 from spillway.registry import RegistryUnavailable, SchemaTrouble
 from spillway.stream.job import EpochJob
@@ -88,6 +89,8 @@ class StreamDriver:
         self._interval_s = interval_s
         self._disks, self._memory = DiskWatch(), MemoryWatch()
         self._works: list[Work] = []
+        self._wrong_clocks = frozenset[str]()
+        """Hosts of which it was said."""
         self._kept_n, self._open = -1, ""  # so the first state is kept
         name = f"{socket.gethostname()}/{os.getpid()}"
         self._driver, instructions = protocol.start(name, _now(), process_identity(), query)
@@ -281,10 +284,20 @@ class StreamDriver:
         for report in reports:
             for what in report.warnings:
                 self._on_trouble(f"epoch {plan.epoch}: slot {report.slot}: {what}")
+        self._tell_clocks(reports)
         if statistics:
             self._statistics_at = time.monotonic()
             self._works = []
         return self._reported(reports)
+
+    def _tell_clocks(self, reports: Sequence[SlotReport]) -> None:
+        """Say when a host's clock is found wrong, and when it is right again: once each."""
+        wrong = wrong_clocks(report.totals for report in reports if report.totals is not None)
+        if wrong.keys() - self._wrong_clocks:
+            self._on_trouble(clocks_text(wrong))
+        if right := sorted(self._wrong_clocks - wrong.keys()):
+            self._on_trouble(f"the clocks of {', '.join(right)} and of the driver agree again")
+        self._wrong_clocks = frozenset(wrong)
 
     def _tell_recovery(self, plan: Plan) -> None:
         if plan.restore is not None:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
+from spillway.clock import system_clock
 from spillway.engine.groups import GroupMap
 from spillway.engine.wire.blocks import BLOCK_SCHEMA, PROBED, UNSTEPPED
 from spillway.kafka.reading import TopicRange
@@ -34,6 +35,7 @@ from spillway.stream.decoding import DecodeTask, decode_chunks
 from spillway.stream.messages import ranges_of, reading_frame, shares
 from spillway.stream.pins import pinned, salts, shuffled
 from spillway.stream.process import rehearse_batches
+from spillway.stream.silence import SILENT_S, SilentHosts, addresses, answers
 from spillway.stream.tasks import (
     JobSettings,
     all_traced,
@@ -75,13 +77,17 @@ class Placement:
 
     def executors(self) -> list[str]:
         """Hosts of the executors that are alive, one entry an executor."""
+        alive = [each.rpartition(":")[0] for each in self._listening()]
+        self.most_executors = max(self.most_executors, len(alive))
+        return alive
+
+    def _listening(self) -> list[str]:
+        """Where the executors that are alive listen, as `host:port`, in order."""
         if self.local:
             return []
         found = self.spark.sparkContext._jsc.sc().statusStore().executorList(True)
         summaries = (found.apply(i) for i in range(found.size()))
-        alive = sorted(s.hostPort().rpartition(":")[0] for s in summaries if s.id() != "driver")
-        self.most_executors = max(self.most_executors, len(alive))
-        return alive
+        return sorted(s.hostPort() for s in summaries if s.id() != "driver")
 
     def settle(self, wait_s: float) -> None:
         """At the start: wait for the hosts that hold state, and until no more executors come."""
@@ -120,8 +126,10 @@ class Placement:
         return {slot: kept[slot] for slot in slots}
 
     @contextlib.contextmanager
-    def watched(self, cancel: Callable[[], None]) -> Iterator[None]:
+    def watched(self, cancel: Callable[[], None], tell: Callable[[str], None]) -> Iterator[None]:
         """Cancel the block's job when a host to which slots are pinned stays away too long.
+
+        `tell`: people, of hosts that do not answer while the job waits.
 
         Spark holds a task back for its host for `spark.locality.wait`. When the host goes it
         usually runs the task elsewhere at once; but not while a task of another pinned host
@@ -131,12 +139,18 @@ class Placement:
         over = threading.Event()
 
         def watch() -> None:
-            here = time.monotonic()
+            here = began = time.monotonic()
+            silent = SilentHosts()
             while not over.wait(LOOK_S):
+                if time.monotonic() - began >= SILENT_S:
+                    for text in silent.heard(self._answers(over), time.monotonic()):
+                        tell(text)
                 alive = set(self.executors())
                 if alive.issuperset(self.hosts.values()):
                     here = time.monotonic()
                 elif time.monotonic() - here >= self.away_s:
+                    away = ", ".join(sorted(set(self.hosts.values()) - alive))
+                    tell(f"{away} has had no executor for {self.away_s:.0f} s: going on without it")
                     cancel()
                     return
 
@@ -151,16 +165,30 @@ class Placement:
             over.set()
             watcher.join()
 
+    def _answers(self, over: threading.Event) -> dict[str, bool]:
+        """Whether the hosts answer that slots are pinned to and that have an executor."""
+        known, found = addresses(self._listening()), dict[str, bool]()
+        for host in sorted(known.keys() & set(self.hosts.values())):
+            found[host] = over.is_set() or answers(known[host])
+        return found
+
 
 class EpochJob:
     """Builds and runs the Spark job of an epoch."""
 
-    def __init__(self, spark: Any, settings: JobSettings, placement: Placement) -> None:
+    def __init__(
+        self,
+        spark: Any,
+        settings: JobSettings,
+        placement: Placement,
+        on_trouble: Callable[[str], None],
+    ) -> None:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         self.spark = spark
         self.settings = settings
         self.placement = placement
+        self._on_trouble = on_trouble
         self._traced: dict[int, dict[str, list[TracedGroup]]] = {}
         """By epoch, what its slots get to know of results of the epoch before. Lost with this
         process: then groups count as less productive than they were, until they are spilled."""
@@ -250,14 +278,20 @@ class EpochJob:
             arriving = reduce(lambda one, other: one.unionAll(other), blocks)
             frame = self._with_levels(spark, anchors, arriving, job, parts)
         reports = frame.mapInArrow(lambda batches: step_batches(job, batches), self.report_type)
-        with self.placement.watched(self.spark.sparkContext.cancelAllJobs):
+
+        def tell(text: str) -> None:
+            self._on_trouble(f"epoch {plan.epoch}: {text}")
+
+        began_ms = system_clock()
+        with self.placement.watched(self.spark.sparkContext.cancelAllJobs, tell):
             rows_found = reports.collect()
+        ended_ms = system_clock()
         found = [SlotReport.model_validate_json(bytes(row.report)) for row in rows_found]
         self._traced = {
             plan.epoch: self._traced.get(plan.epoch, {}),
             plan.epoch + 1: all_traced(found),
         }
-        return [hosted(report, hosts) for report in found]
+        return [hosted(report, hosts, began_ms, ended_ms) for report in found]
 
     def _with_levels(self, spark: Any, anchors: Any, came: Any, job: StepJob, parts: int) -> Any:
         """The anchors with all blocks that came, and what the joins below the root make of them."""

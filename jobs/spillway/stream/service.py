@@ -44,6 +44,7 @@ from spillway.stream.failures import OF_THE_JVM, beyond_mending, deleted
 from spillway.stream.genesis import check_same, state_of_query
 from spillway.stream.job import EpochJob, Placement
 from spillway.stream.run import IntakeHeld, StreamFailed, Wanted, Watcher
+from spillway.stream.silence import nobody_came
 from spillway.stream.source import kafka_options
 from spillway.stream.start import (
     check_session,
@@ -165,8 +166,11 @@ class Stream:
         hosts = dict(state.hosts)
         placement = Placement(spark, master.startswith("local["), hosts, away_s=wait_s)
         placement.settle(wait_s)
+        if not placement.local and not placement.executors():
+            driver = str(spark.conf.get("spark.driver.host", ""))
+            self.watcher.on_trouble(nobody_came(master, driver, wait_s))
         told = job_settings(self.settings, self.query, self.spec, self.warehouse, state)
-        job = EpochJob(spark, told, placement)
+        job = EpochJob(spark, told, placement, self.watcher.on_trouble)
         with ThreadPoolExecutor(1, "rehearsal") as pool:
             rehearsal = pool.submit(job.rehearse, len(state.slots))
             with cluster(

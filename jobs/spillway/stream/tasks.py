@@ -24,6 +24,7 @@ from spillway.policy.victims import TRACING
 from spillway.protocol.offsets import padded
 from spillway.protocol.plan import Plan
 from spillway.protocol.recovery import Restore
+from spillway.readmodel.clocks import ahead_ms
 from spillway.stream.boundary import left_ms
 from spillway.stream.decoding import DecodeTask
 from spillway.stream.messages import MessageSource
@@ -209,9 +210,17 @@ def all_traced(reports: Iterable[SlotReport]) -> dict[str, list[TracedGroup]]:
     return found
 
 
-def hosted(report: SlotReport, hosts: Mapping[int, str]) -> SlotReport:
-    """The report with the host that the slot was pinned to (a worker does not know its name)."""
+def hosted(
+    report: SlotReport, hosts: Mapping[int, str], began_ms: int, ended_ms: int
+) -> SlotReport:
+    """The report with the host that the slot was pinned to (a worker does not know its name), and
+    with how far its clock is ahead.
+
+    `began_ms`, `ended_ms`: of the job, by the driver's clock.
+    """
     if report.totals is None:
         return report
-    totals = report.totals.model_copy(update={"host": hosts[report.slot]})
-    return report.model_copy(update={"totals": totals})
+    shown = report.clock_ms
+    ahead = 0 if shown is None else ahead_ms(shown, began_ms, ended_ms)
+    found = {"host": hosts[report.slot], "clock_ahead_ms": ahead}
+    return report.model_copy(update={"totals": report.totals.model_copy(update=found)})

@@ -120,7 +120,8 @@ def step_batches(job: StepJob, batches: Iterable[Any]) -> Iterator[Any]:
     if report.totals is not None:
         free = shutil.disk_usage(state.path()).free
         totals = report.totals.model_copy(update={"free_bytes": free})
-        report = report.model_copy(update={"totals": totals})
+        clock_ms = time.time_ns() // 1_000_000
+        report = report.model_copy(update={"totals": totals, "clock_ms": clock_ms})
     yield pa.RecordBatch.from_arrays(
         [pa.array([slot], pa.int32()), pa.array([report.model_dump_json().encode()], pa.binary())],
         schema=REPORT_SCHEMA,

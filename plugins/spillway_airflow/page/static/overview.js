@@ -33,13 +33,14 @@ export class Overview {
     this.data = data;
     this.tick();
     const unfinished = data.unfinished.slice(0, 5);
-    const held = data.stream.intake_held;
+    const { intake_held: held, clocks } = data.stream;
     const outside = Object.entries(data.day.session.outside).filter(([, rows]) => rows);
     put(
       this.notes,
       held && h("p", { class: "note warn", "data-note": "held" }, icon("warn"), h("span", {}, visible(held))),
       data.stream.slow_disks &&
         h("p", { class: "note warn", "data-note": "disk" }, icon("warn"), h("span", {}, `A disk is ${data.stream.slow_disks}. Every epoch waits for it.`)),
+      clocks && h("p", { class: "note warn", "data-note": "clocks" }, icon("warn"), h("span", {}, visible(clocks))),
       outside.length > 0 &&
         h(
           "p",

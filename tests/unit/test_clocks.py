@@ -1,0 +1,99 @@
+"""A host's clock that is wrong: found once an epoch, told by name and difference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spillway.doctor import _clocks
+from spillway.protocol.state import begin
+from spillway.readmodel.clocks import TOLERATED_MS, ahead_ms, clocks_text, wrong_clocks
+from spillway.stream.driver import StreamDriver
+from spillway_schemas.journal import SlotReport, SlotTotals
+from tests.protocol_entries import genesis
+
+HOUR_MS = 3_600_000
+
+
+def totals(slot: int, host: str, ahead: int = 0) -> SlotTotals:
+    return SlotTotals(
+        slot=slot,
+        host=host,
+        budget_bytes=1,
+        state_bytes=0,
+        folder_bytes=0,
+        rows=0,
+        clock_ahead_ms=ahead,
+    )
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**6), st.integers(0, 10**6), st.integers())
+def test_no_slow_job_makes_a_clock_wrong_and_none_looks_worse_than_it_is(
+    began: int, until: int, after: int, ahead: int
+) -> None:
+    """The driver's clock shows `began`, the worker's is read, and the job ends."""
+    found = ahead_ms(began + until + ahead, began, began + until + after)
+    assert (found > 0) <= (ahead > 0)
+    assert (found < 0) <= (ahead < 0)
+    assert abs(found) <= abs(ahead)
+    assert abs(ahead) - abs(found) <= until + after, "no more is hidden than the job took"
+
+
+def test_what_differs_by_little_is_no_trouble() -> None:
+    slots = [totals(0, "a", TOLERATED_MS), totals(1, "b", -TOLERATED_MS), totals(2, "c")]
+    assert wrong_clocks(slots) == {}
+    assert clocks_text({}) == ""
+
+
+def test_the_greater_difference_of_a_host_counts_and_one_without_a_name_is_the_drivers() -> None:
+    slots = [
+        totals(0, "b", -6_000),
+        totals(1, "b", -HOUR_MS),
+        totals(2, "b", 7_000),
+        totals(3, "a", TOLERATED_MS + 1),
+        totals(4, "", HOUR_MS),
+    ]
+    assert wrong_clocks(slots) == {"a": TOLERATED_MS + 1, "b": -HOUR_MS}
+
+
+def test_the_hosts_are_named_with_the_difference() -> None:
+    told = clocks_text({"a": 65_400, "b": -HOUR_MS + 2_000})
+    assert told == (
+        "clocks differ: a's is 1 min 5 s ahead of the driver's, b's is 59 min 58 s behind the "
+        "driver's. The join is exact all the same, but committed_at and the delays of results are "
+        "wrong by as much: let NTP set the clock of every host"
+    )
+
+
+def test_the_stream_says_it_once_and_says_when_it_is_over() -> None:
+    heard: list[str] = []
+    driver: Any = object.__new__(StreamDriver)
+    driver._on_trouble, driver._wrong_clocks = heard.append, frozenset()
+    for ahead_a, ahead_b in ((0, -HOUR_MS), (0, -HOUR_MS + 9), (HOUR_MS, -HOUR_MS), (HOUR_MS, 0)):
+        driver._tell_clocks(
+            [
+                SlotReport(slot=0, epoch=1, attempt="x", totals=totals(0, "a", ahead_a)),
+                SlotReport(slot=1, epoch=1, attempt="x", totals=totals(1, "b", ahead_b)),
+                SlotReport(slot=2, epoch=1, attempt="x", status="missing"),
+            ]
+        )
+    assert heard == [
+        clocks_text({"b": -HOUR_MS}),
+        clocks_text({"a": HOUR_MS, "b": -HOUR_MS}),
+        "the clocks of b and of the driver agree again",
+    ]
+
+
+def test_doctor_names_them() -> None:
+    state = begin(genesis())
+    assert _clocks(state) == []
+    [check] = _clocks(replace(state, totals=(totals(0, "a", HOUR_MS),)))
+    assert (check.name, check.status, check.mend) == (
+        "clocks",
+        "warn",
+        "let NTP set the clock of every host",
+    )
+    assert "a's is 1 h ahead of the driver's" in check.what

@@ -1,0 +1,101 @@
+"""Hosts that do not answer while a job waits for them: told once, and once when they are back."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+
+from spillway.stream import job, silence
+from spillway.stream.job import Placement
+from spillway.stream.silence import SILENT_S, SilentHosts, addresses, answers, nobody_came
+
+
+def test_a_host_that_listens_or_refuses_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        assert answers(address)
+    assert answers(address), "it refuses: it is there"
+
+    def lost(*_: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(silence.socket, "create_connection", lost)
+    assert not answers(address)
+
+
+def test_a_silent_host_is_told_of_once_and_once_when_it_is_back() -> None:
+    hosts = SilentHosts()
+    looks = [
+        (0.0, True, False),
+        (SILENT_S - 0.1, True, False),
+        (SILENT_S, True, False),
+        (SILENT_S + 1, False, False),
+        (61.4, True, True),
+        (62.0, True, True),
+        (62.1, True, False),
+        (61.4 + SILENT_S + 10, True, False),
+    ]
+    heard = [hosts.heard({"a": a, "b": b}, at) for at, a, b in looks]
+    assert [len(texts) for texts in heard] == [0, 0, 1, 0, 1, 0, 0, 1]
+    assert heard[2][0].startswith("b has not answered for 10 s, and the epoch waits for it: ")
+    assert heard[4] == ["b answers again, after 61 s"]
+    assert heard[7][0].startswith("b has not answered for 19 s, ")
+
+
+def test_addresses_of_executors() -> None:
+    found = addresses(["host-a:1", "host-b:2", "[::1]:3"])
+    assert found == {"host-a": ("host-a", 1), "host-b": ("host-b", 2), "[::1]": ("::1", 3)}
+
+
+class Listening(Placement):
+    """Two executors on hosts with slots, one on a host without."""
+
+    def _listening(self) -> list[str]:
+        return ["a:1", "b:2", "c:3"]
+
+
+def test_a_long_job_asks_the_hosts_that_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: set[tuple[str, int]] = set()
+    told, over = [], threading.Event()
+
+    def asks(address: tuple[str, int]) -> bool:
+        asked.add(address)
+        return address[0] != "b"
+
+    def tell(text: str) -> None:
+        told.append(text)
+        over.set()
+
+    monkeypatch.setattr(job, "LOOK_S", 0.01)
+    monkeypatch.setattr(job, "SILENT_S", 0.0)
+    monkeypatch.setattr(silence, "SILENT_S", 0.05)
+    monkeypatch.setattr(job, "answers", asks)
+    placement = Listening(None, False, {0: "a", 1: "b"})
+    with placement.watched(lambda: pytest.fail("cancelled"), tell):
+        assert over.wait(10)
+    assert asked == {("a", 1), ("b", 2)}
+    assert [text.split()[0] for text in told] == ["b"]
+
+
+def test_a_short_job_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "LOOK_S", 0.01)
+    monkeypatch.setattr(job, "answers", lambda _: pytest.fail("asked"))
+    placement = Listening(None, False, {0: "a", 1: "b"})
+    with placement.watched(lambda: pytest.fail("cancelled"), pytest.fail):
+        threading.Event().wait(0.1)
+
+
+@pytest.mark.parametrize(
+    ("driver", "end"),
+    [
+        ("127.0.0.1", "calls itself 127.0.0.1: unset SPARK_LOCAL_IP, or set spark.driver.host in "),
+        ("localhost", "calls itself localhost: unset SPARK_LOCAL_IP, or set spark.driver.host in "),
+        ("10.0.0.1", "They must reach the driver at 10.0.0.1, on every port"),
+    ],
+)
+def test_a_cluster_without_executors_is_told_of(driver: str, end: str) -> None:
+    told = nobody_came("spark://front:7077", driver, 60.0)
+    assert told.startswith("spark://front:7077 has given no executor within 60 s, and the stream ")
+    assert end in told
