@@ -34,6 +34,7 @@ def state_of(hosted: Hosted, host: str) -> list[str]:
     return sorted(Path(line).name for line in found.splitlines())
 
 
+@pytest.mark.soak
 def test_a_day_across_two_hosts(tmp_path: Path, spark_env: dict[str, str]) -> None:
     """Groups move from host to host while rows come, and state is spilled."""
     with two_hosts(tmp_path, spark_env, groups=8, budget_bytes=192 << 10, max_rows=ROWS) as hosted:
