@@ -497,6 +497,7 @@ PLANTS: tuple[Plant, ...] = (
         "a seal flushes what was cut, in its own epoch, too",
         "MISSING",
         patches=(("spillway.protocol.plan.with_deferred", _not_cut),),
+        first=380,
     ),
     Plant(
         "deferred-though-spilled",
