@@ -300,7 +300,7 @@ def _all_at_once(ranges: Sequence[Prefix], parents: Sequence[int]) -> list[list[
     return [[join for stage in true.stages(ranges, parents) for join in stage]]
 
 
-def _cut_only(parents: Sequence[int], cut: Iterable[Prefix]) -> tuple[Prefix, ...]:
+def _cut_only(parents: Sequence[int], cut: Iterable[Prefix], *, outer: bool) -> tuple[Prefix, ...]:
     return tuple(sorted(set(cut)))
 
 
