@@ -869,7 +869,7 @@ PLANTS: tuple[Plant, ...] = (
         "MISSING",
         rules=Rules(told_of_unfound=lambda giver, slots: [giver]),
         trees=TREES,
-        first=719,
+        first=1100,
     ),
     Plant(
         "late-results-of-the-last-generation",

@@ -195,6 +195,7 @@ def clean_ranges(
             parts = load(source, piece_lo, piece_hi, straddling)
             spilled = generations(source, parts)
             lacking = without_optional(source, parts)
+            del parts  # what is not needed any more does not wait in memory for the next piece
             for i, prefix in enumerate(window, first):
                 for batch in missing(
                     source, spilled, prefix.lo, prefix.hi, batch_bytes=batch_bytes
