@@ -8,6 +8,7 @@ has a copy of this file with another `SECTION`.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Any
 
 from airflow.sdk import DAG, Asset, AsyncCallback, DeadlineAlert, DeadlineReference, Param, chain
 
@@ -48,6 +49,13 @@ def trading_day(section: str) -> None:
     start = datetime.fromisoformat(setting("start_date", section) or "2026-01-01T00:00:00+00:00")
     ours = {"section": section}
     retried = {**ours, "retries": 3, "retry_delay": timedelta(seconds=30)}
+    # One run at a time: after an outage a day can only be sealed once the one before it is.
+    each_dag: dict[str, Any] = {
+        "start_date": start,
+        "catchup": False,
+        "max_active_runs": 1,
+        "tags": [section],
+    }
 
     # An event of it, with the session's date as partition key: that day is proved complete.
     complete = Asset(f"{section}_complete_session", uri=f"{section}://sessions/complete")
@@ -55,11 +63,8 @@ def trading_day(section: str) -> None:
     with DAG(
         dag_id("market_open", section),
         schedule=MarketHoursTimetable(every=timedelta(hours=24), calendar=calendar, lead=open_lead),
-        start_date=start,
-        catchup=False,
-        max_active_runs=1,
         default_args=retried,
-        tags=[section],
+        **each_dag,
         doc_md=described("market_open", section),
     ):
         chain(
@@ -71,11 +76,8 @@ def trading_day(section: str) -> None:
     with DAG(
         dag_id("rebalance", section),
         schedule=MarketHoursTimetable(every=rebalance_every, calendar=calendar),
-        start_date=start,
-        catchup=False,
-        max_active_runs=1,
         default_args=ours,
-        tags=[section],
+        **each_dag,
         params={
             "policy": Param(
                 None,
@@ -94,11 +96,8 @@ def trading_day(section: str) -> None:
     with DAG(
         dag_id("stream_watch", section),
         schedule=timedelta(minutes=1),
-        start_date=start,
-        catchup=False,
-        max_active_runs=1,
         default_args=ours,
-        tags=[section],
+        **each_dag,
         doc_md=described("stream_watch", section),
     ):
         StreamWatchOperator(task_id="watch", calendar=calendar, limit=limit)
@@ -106,16 +105,13 @@ def trading_day(section: str) -> None:
     with DAG(
         dag_id("market_close", section),
         schedule=MarketCloseTimetable(calendar=calendar, delay=close_delay, every_session=True),
-        start_date=start,
-        catchup=False,
-        max_active_runs=1,  # after an outage: a day can only be sealed once the one before it is
         default_args={**retried, "calendar": calendar},
         deadline=DeadlineAlert(
             reference=DeadlineReference.DAGRUN_QUEUED_AT,
             interval=limit,
             callback=AsyncCallback(late, {"limit": str(limit), "section": section}),
         ),
-        tags=[section],
+        **each_dag,
         params={
             "at": Param(
                 "close",
@@ -150,11 +146,8 @@ def trading_day(section: str) -> None:
     with DAG(
         dag_id("maintenance", section),
         schedule=NightlyTimetable(at=maintenance_at, calendar=calendar),
-        start_date=start,
-        catchup=False,
-        max_active_runs=1,
         default_args=retried,
-        tags=[section],
+        **each_dag,
         params={
             "dry_run": Param(False, type="boolean", description="Only say what would be done."),
             "keep_spilled_days": Param(

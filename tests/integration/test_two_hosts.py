@@ -34,17 +34,22 @@ def state_of(hosted: Hosted, host: str) -> list[str]:
     return sorted(Path(line).name for line in found.splitlines())
 
 
+def rows_come_and_groups_move(hosted: Hosted) -> None:
+    """The beginning of a day: all rows are read, and three groups have changed hosts."""
+    hosted.day.produce(messages(1, ROWS, keys=KEYS))
+    hosted.start()
+    hosted.read(ROWS)
+    hosted.ask("--move", "3/0:1", "--move", "3/1:1", "--move", "3/7:0")
+    hosted.day.produce(messages(2, ROWS, keys=KEYS))
+    hosted.read(2 * ROWS)
+
+
 @pytest.mark.soak
 def test_a_day_across_two_hosts(tmp_path: Path, spark_env: dict[str, str]) -> None:
     """Groups move from host to host while rows come, and state is spilled."""
     with two_hosts(tmp_path, spark_env, groups=8, budget_bytes=192 << 10, max_rows=ROWS) as hosted:
         day = hosted.day
-        day.produce(messages(1, ROWS, keys=KEYS))
-        hosted.start()
-        hosted.read(ROWS)
-        hosted.ask("--move", "3/0:1", "--move", "3/1:1", "--move", "3/7:0")
-        day.produce(messages(2, ROWS, keys=KEYS))
-        hosted.read(2 * ROWS)
+        rows_come_and_groups_move(hosted)
         assert state_of(hosted, "host-a") == ["slot-0"]
         assert state_of(hosted, "host-b") == ["slot-1"]
         assert not day.state.exists(), "state is on this machine, and not on the hosts"
@@ -169,12 +174,7 @@ def test_a_clock_is_wrong_by_an_hour(
         tmp_path, spark_env, of_worker=clock, groups=8, budget_bytes=192 << 10, max_rows=ROWS
     ) as hosted:
         day = hosted.day
-        day.produce(messages(1, ROWS, keys=KEYS))
-        hosted.start()
-        hosted.read(ROWS)
-        hosted.ask("--move", "3/0:1", "--move", "3/1:1", "--move", "3/7:0")
-        day.produce(messages(2, ROWS, keys=KEYS))
-        hosted.read(2 * ROWS)
+        rows_come_and_groups_move(hosted)
         _, shown = day.output("status")
         _, told = day.output("doctor")
         figures = hosted.figures()
