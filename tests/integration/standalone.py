@@ -76,7 +76,7 @@ class Cluster:
             str(self.folder / f"work-{host}"),
             self.url,
         )
-        wait_for(lambda: "Successfully registered" in self.log(host), 60, f"{host} is up")
+        wait_for(lambda: "Successfully registered" in self.log(host), 180, f"{host} is up")
 
     def _start(self, name: str, env: dict[str, str], *arguments: str) -> None:
         command = [str(Path(self.env["SPARK_HOME"]) / "bin" / "spark-class"), *arguments]

@@ -164,14 +164,28 @@ def faketime() -> str:
 def test_a_clock_is_wrong_by_an_hour(
     tmp_path: Path, spark_env: dict[str, str], offset: str
 ) -> None:
-    """That of host-b: of all that runs there, Spark's JVMs and Python workers."""
+    """That of host-b, for its Python workers. They are what looks at a clock: Spark's JVMs hang
+    under the library now and then."""
     clock = {
         "LD_PRELOAD": faketime(),
         "FAKETIME": offset,
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "FAKETIME_ONLY_CMDS": "python",
+    }
+    # An executor that starts late gets no slot, so none is placed before both are there.
+    both = {
+        "spark.cores.max": "2",
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "180s",
     }
     with two_hosts(
-        tmp_path, spark_env, of_worker=clock, groups=8, budget_bytes=192 << 10, max_rows=ROWS
+        tmp_path,
+        spark_env,
+        of_worker=clock,
+        spark=both,
+        groups=8,
+        budget_bytes=192 << 10,
+        max_rows=ROWS,
     ) as hosted:
         day = hosted.day
         rows_come_and_groups_move(hosted)
