@@ -132,10 +132,10 @@ def test_days_of_trees_are_exact(number: int, seed: int) -> None:
 
 @pytest.mark.server
 @pytest.mark.parametrize("part", range(2))
-def test_four_hundred_days_of_trees_are_exact(part: int) -> None:
+def test_the_same_days_of_trees_are_exact(part: int) -> None:
     """Always the same ones, in two parts for as many processes. Days with windows are of trees, too
     (`test_window_schedules`)."""
-    for number in range(200 * part, 200 * (part + 1)):
+    for number in range(120 * part, 120 * (part + 1)):
         try:
             run(number, 7 * number + 1)
         except AssertionError as error:
