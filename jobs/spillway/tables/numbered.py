@@ -156,8 +156,9 @@ class Numbered:
 
     def _damaged(self, after: int, last: int) -> DamagedTable:
         return DamagedTable(
-            f"{self._app} should hold the numbers {after + 1} to {last}, each once, but does "
-            "not: run `spillway doctor --repair`, and restore the table if that does not help"
+            f"{self._table.place.path()} should hold the numbers {after + 1} to {last}, each once, "
+            "but does not: run `spillway doctor --repair`, and restore the table if that does not "
+            "help"
         )
 
     def _groups(self, path: str) -> list[RowGroup]:
