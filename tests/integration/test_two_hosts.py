@@ -15,6 +15,7 @@ import pytest
 from benchmarks.relocation import extra
 from benchmarks.side_by_side.contests import SYMBOL
 from spillway.produce.run import produce
+from spillway.tables import Warehouse
 from spillway_schemas.journal import Epoch
 from tests.integration.day import messages, wait_for
 from tests.integration.two_hosts import MIB, SESSION, Hosted, two_hosts
@@ -207,17 +208,27 @@ def test_a_clock_is_wrong_by_an_hour(
 
 
 @pytest.mark.soak
-def test_a_hundred_megabytes_move_between_hosts(tmp_path: Path, spark_env: dict[str, str]) -> None:
-    """A longer epoch by two seconds at most: against its neighbours of as many rows."""
+@pytest.mark.parametrize(("encrypted", "most_s"), [(False, 2.0), (True, 10.0)])
+def test_a_hundred_megabytes_move_between_hosts(
+    tmp_path: Path, spark_env: dict[str, str], encrypted: bool, most_s: float
+) -> None:
+    """A longer epoch by two seconds at most: against its neighbours of as many rows. Where Spark
+    encrypts what moves, that is most of the time.
+
+    The JVMs compile as they do for users: without the optimising compiler 100 MB of AES take 20 s.
+    """
+    plain = {"spark.network.crypto.enabled": "false", "spark.io.encryption.enabled": "false"}
+    env = {name: text for name, text in spark_env.items() if name != "JDK_JAVA_OPTIONS"}
     step, steps = 600_000, 18
     scenario = SYMBOL.resized(step * steps // 3, step * steps // 6)
     topics = {stream: scenario.topic(stream) for stream in scenario.streams}
     with two_hosts(
         tmp_path,
-        spark_env,
+        env,
         topics=topics,
         partitions=scenario.partitions,
         stored=False,
+        spark=None if encrypted else plain,
         groups=16,
         budget_bytes=1 << 30,
         max_rows=step,
@@ -233,11 +244,10 @@ def test_a_hundred_megabytes_move_between_hosts(tmp_path: Path, spark_env: dict[
             to = 1 - to
         wait_for(lambda: hosted.journaled() >= steps * step, 300, "all rows")
         hosted.finish()
-        found = [
-            Epoch.model_validate(entry) for entry in hosted.epochs() if entry["kind"] == "epoch"
-        ]
+        entries = Warehouse(str(day.warehouse())).journal.read()
+        found = [entry for entry in entries if isinstance(entry, Epoch)]
         print(day.tail(80))
         for size, longer in extra(found):
             print(f"{size / MIB:.0f} MiB moved: {longer:.2f} s longer than its neighbours")
         longer = statistics.median(seconds for size, seconds in extra(found) if size > 90 * MIB)
-        assert longer <= 2.0
+        assert longer <= most_s
