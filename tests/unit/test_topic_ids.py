@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kafka.errors import KafkaTimeoutError
 
+from spillway.cleanup import job as cleanup
+from spillway.cleanup.deferred import TopicSource
+from spillway.corrections.rows import CorrectionRefused
+from spillway.decode.chunks import Chunk
 from spillway.kafka import reading
 from spillway.kafka.client import KafkaUnavailable, TopicMissing, TopicProblem
 from spillway.kafka.reading import TopicDeleted, TopicRange, TopicReader
 from spillway.protocol.failing import JobFailed, give_up
+from spillway.protocol.recovery import Restore
 from spillway.stream import failures, messages
 from spillway.stream.driver import first_lines
 from spillway.stream.messages import MessageSource, read_messages
 from spillway_schemas.journal import Topic
 from spillway_schemas.settings import Settings
+from tests.closed_day import DAY, STREAMS, ClosedDay, Late, correction_of, make_closed_day
 from tests.unit.test_driver_scenes import plan
 
 OLD, NEW = "64df43ef", "8e5c60d0"
@@ -112,6 +120,71 @@ def test_who_reads_messages_asks_whose_they_were(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(messages, "_readers", {})
     assert not list(read_messages(MessageSource("h:1", {}, {"a": OLD}), [TopicRange("a", 0, 0, 1)]))
     assert asked == [{"a": OLD}]
+
+
+def test_whoever_reads_a_closed_day_again_asks_whose_rows_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Correction and proof; the ids are those that the journal has."""
+    asked: list[Mapping[str, str]] = []
+
+    class Day(ClosedDay):
+        def chunks(self, source: Any, wanted: Iterable[TopicRange]) -> Iterator[Chunk]:
+            asked.append(source.ids)
+            return super().chunks(source, wanted)
+
+        def _parts_added(self, spark: Any, source: TopicSource, *more: Any) -> Any:
+            asked.append(source.messages.ids)
+            return self.added(source)
+
+        def added(self, source: TopicSource) -> Any:
+            raise RuntimeError("Java's trace")
+
+    rows = [Late(stream, 1) for stream in STREAMS]
+    made = make_closed_day(str(tmp_path / "w"), rows, ids={"stock": OLD})
+    day = Day(**vars(made))
+    ids = {topic: day.ids.get(topic, topic) for topic in day.end}
+    assert day.prove().complete
+    with pytest.raises(RuntimeError, match="Java's trace"):
+        day.correct(correction_of([Late("stock", 1)], 1, day.query))
+    assert len(asked) > 1
+    assert [each for each in asked if each != ids] == []
+
+    def gone(_: Day, source: TopicSource) -> Any:
+        day.lost = "the topic 'stock' was deleted and created again"
+        raise RuntimeError("Java's trace")
+
+    monkeypatch.setattr(Day, "added", gone)
+    with pytest.raises(CorrectionRefused, match="'stock' was deleted and created again"):
+        day.correct(correction_of([Late("stock", 1)], 1, day.query))
+
+
+def test_a_cleanup_that_reads_lost_rows_again_asks_whose_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Mapping[str, str]] = []
+
+    def read(_: object, __: object, source: TopicSource, *more: object) -> list[object]:
+        asked.append(source.messages.ids)
+        return []
+
+    run: Any = object.__new__(cleanup._Run)
+    run._spark = run._spec = None
+    run._sealed = SimpleNamespace(session=DAY)
+    topics = [Topic(name="a", id=OLD, partitions=1)]
+    run._work = SimpleNamespace(genesis=SimpleNamespace(topics=topics, event_time=None))
+    run._warehouse = SimpleNamespace(
+        deferred_applied=lambda _: -1, folder=lambda _: None, apply_deferred=lambda *_: None
+    )
+    monkeypatch.setattr(cleanup, "read_deferred", read)
+    again = Restore(frozenset(), {}, {}, (), ())
+    run.read_deferred(TopicSource((), MessageSource("h:1", {})), again, lambda _: None)
+    assert asked == [{"a": OLD}]
+
+
+def test_a_process_hands_on_that_a_topic_was_deleted() -> None:
+    told = TopicDeleted("topic x does not exist any more")
+    assert str(pickle.loads(pickle.dumps(told))) == str(told)
 
 
 def test_an_epoch_whose_topic_was_deleted_is_not_tried_again() -> None:

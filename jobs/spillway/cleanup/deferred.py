@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -72,6 +72,10 @@ class TopicSource:
 
     streams: tuple[StreamPlan, ...]
     messages: MessageSource
+
+    def identified(self, topics: Iterable[Topic]) -> TopicSource:
+        """The same, of these topics alone: see `MessageSource.identified`."""
+        return replace(self, messages=self.messages.identified(topics))
 
     def check(self, topics: Iterable[Topic], again: Restore) -> None:
         """Raise `InputChanged` unless Kafka holds all that is to be read. `topics`: as the journal

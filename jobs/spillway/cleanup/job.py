@@ -265,7 +265,8 @@ class _Run:
         genesis = self._work.genesis
         times = genesis.event_time
         try:
-            files = read_deferred(self._spark, self._spec, source, again, times, place)
+            mine = source.identified(genesis.topics)
+            files = read_deferred(self._spark, self._spec, mine, again, times, place)
         except Exception:
             source.check(genesis.topics, again)  # it may have gone while it was read
             raise

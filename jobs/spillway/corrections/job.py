@@ -64,6 +64,7 @@ from spillway.protocol.deferral import rows_to_read
 from spillway.protocol.recovery import Restore, check_restored
 from spillway.protocol.seal import not_sealed
 from spillway.protocol.state import JournalState, check_query, genesis_of
+from spillway.registry import SchemaTrouble
 from spillway.storage import StorageError
 from spillway.stream.decoding import DecodeTask, decode_chunks
 from spillway.stream.messages import READERS_PER_CORE, ranges_of, reading_frame, shares
@@ -405,7 +406,8 @@ class _Run:
         """Write what new rows add to the session and the old rows (both `ROWS`), not committed: the
         files, and the number of results. Without `write` they are only counted.
 
-        Raises `InputChanged`, `StorageError`.
+        Raises `CorrectionRefused` when Kafka does not hold the input any more, `InputChanged`,
+        `SchemaTrouble`, `StorageError`.
         """
         spark, spec, sealed = self._start_spark(), self._spec, self._closed.sealed
         again = self._closed.again
@@ -441,7 +443,14 @@ class _Run:
             results=self._warehouse.folder("results") if write else None,
             committed_us=time.time_ns() // 1000,
         )
-        found = parts_added(spark, self._source, decode, task, own)
+        source = self._source.identified(self._closed.genesis.topics)
+        try:
+            found = parts_added(spark, source, decode, task, own)
+        except Exception as error:
+            if trouble := SchemaTrouble.told_by(error):
+                raise trouble from error
+            self.check_input()  # it may have gone while it was read
+            raise
         for part in found:
             if part.problem is not None:
                 raise StorageError(*part.problem)

@@ -47,7 +47,8 @@ def from_topic(
     start = greater(start, oldest)
     if not rows_between(start, end):
         return None
-    chunks = list(read_messages(source.messages, ranges_of(start, end)))
+    messages = source.messages.identified([found])
+    chunks = list(read_messages(messages, ranges_of(start, end)))
     if not chunks:  # of a topic with transactions some offsets are no messages
         return None
     chunks.sort(key=lambda each: (each.partition, int(each.offsets[0])))

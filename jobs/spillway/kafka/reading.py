@@ -60,6 +60,10 @@ class TopicDeleted(TopicProblem):
             "`A topic was deleted`",
         )
 
+    def __reduce__(self) -> tuple[type[TopicDeleted], tuple[str]]:
+        """As it was made: a process of the proof hands it on."""
+        return TopicDeleted, (self.what,)
+
 
 class _Answer(NamedTuple):
     """Whole batches of an answer, in the place of a record."""

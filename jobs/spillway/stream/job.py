@@ -201,9 +201,8 @@ class EpochJob:
         self.report_type = from_arrow_schema(REPORT_SCHEMA)
 
     def identify(self, topics: Iterable[Topic]) -> None:
-        """Take rows of these topics, and of none that is made anew under one of their names."""
-        ids = {topic.name: topic.id for topic in topics}
-        self.settings = replace(self.settings, kafka=replace(self.settings.kafka, ids=ids))
+        """Take rows of these topics alone: see `MessageSource.identified`."""
+        self.settings = replace(self.settings, kafka=self.settings.kafka.identified(topics))
 
     def rehearse(self, slots: int) -> None:
         """Run an epoch's job without rows.

@@ -8,13 +8,13 @@ crosses to the worker. Here a worker reads its ranges itself (`spillway.kafka.re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spillway.decode.chunks import Chunk
 from spillway.kafka.reading import TopicRange, TopicReader
 from spillway.protocol.offsets import padded
-from spillway_schemas.journal import Offsets
+from spillway_schemas.journal import Offsets, Topic
 from spillway_schemas.secret import Options, revealed
 
 SILENT_S = 120.0
@@ -34,6 +34,10 @@ class MessageSource:
     ids: Mapping[str, str] = field(default_factory=dict)
     """Kafka's ids of topics, as the journal knows them: another one has other rows. Those that are
     not here are not compared."""
+
+    def identified(self, topics: Iterable[Topic]) -> MessageSource:
+        """Rows of these topics, and of none that is made anew under one of their names."""
+        return replace(self, ids={topic.name: topic.id for topic in topics})
 
 
 _readers: dict[tuple[object, ...], TopicReader] = {}
@@ -71,7 +75,7 @@ def shares(ranges: Sequence[TopicRange], tasks: int) -> list[tuple[TopicRange, .
 def read_messages(source: MessageSource, ranges: Iterable[TopicRange]) -> Iterator[Chunk]:
     """The messages of ranges as chunks, of each partition in their order.
 
-    Raises `TopicProblem`, `KafkaUnavailable`, `BatchDamaged`.
+    Raises `TopicProblem` (`TopicDeleted` among them), `KafkaUnavailable`, `BatchDamaged`.
     """
     key = (source.bootstrap, *sorted(revealed(source.client).items()))
     reader = _readers.pop(key, None)

@@ -134,7 +134,7 @@ def verify(
     entries = warehouse.journal.read_after(min(since, sealed.base))
     start = padded(carried_from(genesis, sealed, entries), sealed.end)
     timing = timing_of(genesis, sealed, entries)
-    messages = MessageSource(bootstrap, client or {})
+    messages = MessageSource(bootstrap, client or {}).identified(genesis.topics)
     kept, added = _corrections(warehouse, session)
     rows = warehouse.correction_rows(kept, COLUMNS) if kept.last else None
     source = TopicRanges(messages, start, sealed.end, timing, rows)
