@@ -32,7 +32,7 @@ from spillway.protocol.plan import Plan
 from spillway.protocol.redo import Apply
 from spillway.protocol.snapshot import is_due
 from spillway.protocol.state import JournalState
-from spillway.readmodel.clocks import clocks_text, wrong_clocks
+from spillway.readmodel.clocks import ToldClocks
 from spillway.readmodel.kept import keep
 from spillway.registry import RegistryUnavailable, SchemaTrouble
 from spillway.stream.job import EpochJob
@@ -89,8 +89,7 @@ class StreamDriver:
         self._interval_s = interval_s
         self._disks, self._memory = DiskWatch(), MemoryWatch()
         self._works: list[Work] = []
-        self._wrong_clocks = frozenset[str]()
-        """Hosts of which it was said."""
+        self._clocks = ToldClocks()
         self._kept_n, self._open = -1, ""  # so the first state is kept
         name = f"{socket.gethostname()}/{os.getpid()}"
         self._driver, instructions = protocol.start(name, _now(), process_identity(), query)
@@ -259,7 +258,8 @@ class StreamDriver:
         self._tell_recovery(plan)
         now_ms = self.state.recent_input_ms
         due = self._statistics_at + statistics_every_s(len(plan.groups))
-        statistics = plan.sealing or time.monotonic() >= due
+        began = time.monotonic()
+        statistics = plan.sealing or began >= due
         try:
             reports = self._job.run(
                 plan,
@@ -284,20 +284,13 @@ class StreamDriver:
         for report in reports:
             for what in report.warnings:
                 self._on_trouble(f"epoch {plan.epoch}: slot {report.slot}: {what}")
-        self._tell_clocks(reports)
+        totals = [report.totals for report in reports if report.totals is not None]
+        for told in self._clocks.heard(totals, math.ceil((time.monotonic() - began) * 1000)):
+            self._on_trouble(told)
         if statistics:
             self._statistics_at = time.monotonic()
             self._works = []
         return self._reported(reports)
-
-    def _tell_clocks(self, reports: Sequence[SlotReport]) -> None:
-        """Say when a host's clock is found wrong, and when it is right again: once each."""
-        wrong = wrong_clocks(report.totals for report in reports if report.totals is not None)
-        if wrong.keys() - self._wrong_clocks:
-            self._on_trouble(clocks_text(wrong))
-        if right := sorted(self._wrong_clocks - wrong.keys()):
-            self._on_trouble(f"the clocks of {', '.join(right)} and of the driver agree again")
-        self._wrong_clocks = frozenset(wrong)
 
     def _tell_recovery(self, plan: Plan) -> None:
         if plan.restore is not None:
