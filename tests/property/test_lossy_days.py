@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import random
 import tempfile
+from collections import Counter
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
 from hypothesis import event
 from hypothesis import strategies as st
 
@@ -21,7 +24,11 @@ from spillway.policy.reactivation import POLICIES as REACTIVATIONS
 from spillway.policy.victims import POLICIES
 from spillway_schemas import windows
 from spillway_schemas.journal import Epoch
+from spillway_schemas.query import query_of
+from spillway_schemas.tomlfile import parse_toml
 from tests.lanes import explored
+from tests.property.test_outer_days import query_for as outer_query_for
+from tests.property.test_outer_days import rows_of
 from tests.property.test_tree_schedules import SCRATCH, SLOTS, moved_or_lost
 from tests.property.test_window_schedules import Clock, query_for
 from tests.property.tree_slots import TreeSlots
@@ -96,6 +103,31 @@ def some(day: TreeSlots, rng: random.Random, rows: list[Any], **happens: Any) ->
     )
 
 
+def run_outer(seed: int) -> TreeSlots:
+    """A day of an outer join."""
+    rng = random.Random(seed)
+    query = outer_query_for(rng)
+    keys = rng.choice([2, 4, 9])
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as root:
+        day = TreeSlots(
+            query,
+            root,
+            slots=rng.randint(1, SLOTS),
+            options={"budget_bytes": rng.choice([10**8, 25_000])},
+            most_restored_rows=rng.choice([None, 0, 5]),
+        )
+        for _ in range(rng.randint(2, 5)):
+            some(day, rng, rows_of(day, rng, keys))
+        some(day, rng, rows_of(day, rng, keys), seal=True)
+        while not day.journal.sealed:
+            day.epoch([])
+        [session] = day.journal.sealed
+        got = day.results[session] + day.clean(session)
+        assert not got - day.expected(session), "unmatched, though its row was there"
+        assert not day.certain(session) - got, "one that no loss has taken"
+        return day
+
+
 @explored(20, 30, st.integers(0, 2**32), st.integers(0, 2**32))
 def test_days_lack_what_was_lost_and_no_more(number: int, seed: int) -> None:
     day = run(number, seed)
@@ -107,3 +139,31 @@ def test_days_lack_what_was_lost_and_no_more(number: int, seed: int) -> None:
 def test_days_that_leave_lost_state_to_cleanup_lack_no_more(number: int, seed: int) -> None:
     day = run(number, seed, defers=True)
     event(f"cuts {bool(day.cuts)}, deferred {bool(day.deferred)}")
+
+
+@explored(30, 60, st.integers(0, 2**32))
+def test_no_result_lacks_a_row_that_may_be_lost(seed: int) -> None:
+    """Of an outer join: where an input has lost rows, nobody knows which keys have none."""
+    day = run_outer(seed)
+    event(f"lost {bool(day.first)}, deferred {bool(day.deferred)}, restored {bool(day.restored)}")
+
+
+@pytest.mark.parametrize("most_restored_rows", [None, 0])
+@pytest.mark.parametrize("lost", ["a", "b"])
+def test_a_row_that_has_had_a_partner_is_not_unmatched_when_that_is_lost(
+    tmp_path: Path, most_restored_rows: int | None, lost: str
+) -> None:
+    """Key 1 has a row of each input and its result; then the slot is lost, and one of the rows."""
+    text = "".join(f'[streams.{n}]\nfields = {{ k = "int" }}\n' for n in "ab")
+    text += '[join]\ninputs = ["a", "b"]\non = ["k"]\noptional = ["b"]\n'
+    query = query_of(parse_toml(text, Path("q.toml")))
+    day = TreeSlots(
+        query, str(tmp_path), slots=1, partitions=1, most_restored_rows=most_restored_rows
+    )
+    day.epoch([("a", 0, {"k": 1}), ("b", 0, {"k": 1})])
+    day.epoch([("a", 0, {"k": 2})], lost=frozenset({0}), losing={(lost, 0): 1})
+    day.epoch([], seal=True)
+    [session] = day.journal.sealed
+    assert day.results[session] == Counter([(("a", 0, 0), ("b", 0, 0))])
+    alone = Counter([(("a", 0, 1), ("b", None, None))])
+    assert day.clean(session) == (alone if lost == "a" else Counter())

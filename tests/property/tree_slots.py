@@ -33,7 +33,7 @@ from spillway.cleanup.deferred import (
     tasks_for,
     write_part,
 )
-from spillway.cleanup.plan import generations_of
+from spillway.cleanup.plan import doubtful_topics, generations_of
 from spillway.cleanup.task import CleanTask
 from spillway.decode import compile_query
 from spillway.engine.groups import GroupMap
@@ -47,6 +47,7 @@ from spillway.protocol.entry import entry_of, missing_slots
 from spillway.protocol.losses import gone_from, loss_of, lost_ranges, without_lost
 from spillway.protocol.offsets import partitions
 from spillway.protocol.plan import Plan, plan_epoch
+from spillway.protocol.recovery import Restore
 from spillway.protocol.state import fold
 from spillway.storage import Folder, folder
 from spillway.stream.decoding import decode_chunks
@@ -430,16 +431,19 @@ class TreeSlots:
     def certain(self, day: str) -> Counter[Identity]:
         """Those of the expected results that no loss can have taken."""
         topics = {leaf: self.query.topic(leaf) for leaf in self.query.inputs}
-        gone = {(each.topic, each.partition): each.end for each in self.lost_of(day)}
+        lost = self.lost_of(day)
+        gone = {(each.topic, each.partition): each.end for each in lost}
         if not (self.restored or self.deferred or self.carry):
-            return self.expected(day)  # what was read is in memory, or in files
-        return Counter(
-            {
-                r: n
-                for r, n in self.expected(day).items()
-                if all(o >= gone.get((topics[leaf], p), 0) for leaf, p, o in r)
-            }
-        )
+            gone = {}  # what was read is in memory, or in files
+        unknown = {each.topic for each in lost}
+
+        def is_certain(leaf: str, partition: int | None, offset: int | None) -> bool:
+            if partition is None or offset is None:
+                return topics[leaf] not in unknown
+            return offset >= gone.get((topics[leaf], partition), 0)
+
+        every = self.expected(day).items()
+        return Counter({r: n for r, n in every if all(is_certain(*place) for place in r)})
 
     def lost_of(self, day: str) -> list[LostRange]:
         """What a sealed session says that it has lost, and what only its cleanup lacks."""
@@ -477,7 +481,8 @@ class TreeSlots:
         mine = [f for f in self.files if f.partition["session_date"] == day]
         mine += self._deferred(day)
         ends, voided = generations_of(self.entries, sealed, windowed=self.query.is_windowed)
-        with mock.patch.object(job, "CleanTask", partial(CleanTask, ends=ends, voided=voided)):
+        of_task = {"ends": ends, "voided": voided, "doubtful": self._doubtful(day)}
+        with mock.patch.object(job, "CleanTask", partial(CleanTask, **of_task)):
             found = list(
                 cleaned(
                     self.spec,
@@ -492,13 +497,26 @@ class TreeSlots:
         files = [file for join in found for file in join.files if file.table == "results"]
         return Counter(self._identities(files))
 
+    def _doubtful(self, day: str) -> frozenset[int]:
+        """The inputs of which cleanup may not see all rows."""
+        state = self.journal
+        sealed = state.sealed[day]
+        loss = loss_of(state.genesis, sealed, self.entries)
+        topics = doubtful_topics(sealed, loss, self._read_again(day))
+        return frozenset(each.index for each in self.compiled.streams if each.topic in topics)
+
+    def _read_again(self, day: str) -> Restore | None:
+        """What is left of what slots had lost."""
+        state = self.journal
+        again = deferred_rows(state.genesis, state.sealed[day], self.entries)
+        return again and without_lost(again, self.lost_of(day))
+
     def _deferred(self, day: str) -> list[FileRecord]:
         """What slots had lost, read again."""
         state = self.journal
-        again = deferred_rows(state.genesis, state.sealed[day], self.entries)
+        again = self._read_again(day)
         if again is None:
             return []
-        again = without_lost(again, self.lost_of(day))
         place, groups = self.warehouse.child("spill"), parts_of(10**6)
         salts = tuple(range(len(groups)))
         streams, time = self.compiled.streams, state.genesis.event_time

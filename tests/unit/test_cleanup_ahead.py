@@ -7,18 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spillway.cleanup import ahead as module
 from spillway.cleanup.ahead import CleanupAhead, ahead_lines, beyond_limit, cores_of, look_ahead
+from spillway.cleanup.deferred import TopicSource
 from spillway.cleanup.job import CleanupProgress, run_cleanup
-from spillway.cleanup.plan import CleanupRefused
+from spillway.cleanup.plan import CleanupRefused, doubtful_topics
+from spillway.decode import StreamPlan
 from spillway.engine.spill import counting
 from spillway.engine.spill.cleanup import SpillIndex, SpillSource, clean_ranges
 from spillway.engine.spill.counting import missing_of, unmatched_of
 from spillway.engine.spill.spillfile import row_groups
+from spillway.protocol.recovery import Restore
+from spillway.stream.messages import MessageSource
+from spillway_schemas.losses import AcceptedLoss, LostRange
 from tests.integration.spilled_day import (
     DAY,
     NEXT,
@@ -29,8 +35,10 @@ from tests.integration.spilled_day import (
     brute_force,
     make_day,
     random_rows,
+    results_of,
 )
 from tests.property.outer_reference import outer_joined
+from tests.protocol_entries import sealed
 
 
 @given(
@@ -113,6 +121,54 @@ def test_pieces_of_any_size_count_the_same(
     made = sum(batch.table.num_rows for _, batch in clean_ranges(source, ranges))
     assert found == (made, 0)
     assert made > 0
+
+
+@pytest.mark.parametrize("doubtful", [frozenset(), {0}, {1}, {2}, {0, 2}])
+def test_what_may_be_lost_is_neither_given_nor_counted(
+    tmp_path: Path, doubtful: frozenset[int]
+) -> None:
+    day = make_day(str(tmp_path), random_rows(3, 200, 90, 4), depth=3, spec=OUTER)
+    place = day.warehouse().folder("spill")
+    files = module.work_of(day.warehouse(), DAY, "").files
+    index = SpillIndex.of([(file, row_groups(place, file, 0)) for file in files])
+    source = SpillSource(place, index, OUTER, doubtful=frozenset(doubtful))
+    given = pa.concat_tables(b.table for _, b in clean_ranges(source, day.sealed.ranges))
+    offsets = [given[f"{each.name}_offset"] for each in OUTER.inputs]
+    for i in doubtful:
+        assert offsets[i].null_count == 0
+    lacking = sum(None in row for row in zip(*(each.to_pylist() for each in offsets), strict=True))
+    found = counting.results_to_add(source, day.sealed.ranges)
+    assert found == (given.num_rows - lacking, lacking)
+    assert bool(lacking) == (doubtful != {0, 2})
+
+
+def test_plan_and_cleanup_know_which_topics_have_lost_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day = make_day(str(tmp_path), random_rows(3, 200, 90, 4), depth=3, spec=OUTER)
+    monkeypatch.setattr("spillway.cleanup.work.doubtful_topics", lambda *_: frozenset({"stock"}))
+    streams = tuple(
+        StreamPlan(each.name, each.name, i, each.payload, each.payload)
+        for i, each in enumerate(OUTER.inputs)
+    )
+    ahead = look_ahead(day.warehouse(), OUTER, DAY, fingerprint="", cores=2, streams=streams)
+    source = TopicSource(streams, MessageSource("h:1", {}))
+    cleaned = run_cleanup(Here, day.warehouse(), OUTER, DAY, source=source)
+    assert cleaned.cleanup == (ahead.missing or 0) + (ahead.unmatched or 0)
+    every = brute_force(day.rows, OUTER).items()
+    assert results_of(day.warehouse()) == {r: n for r, n in every if r[2] is not None}
+
+
+def test_the_topics_that_have_rows_in_no_file() -> None:
+    lost = LostRange(topic="a", partition=0, begin=0, end=4)
+    loss = AcceptedLoss(ranges=[lost], reason="", by="")
+    again = Restore(frozenset(), {}, {}, (), (), frozenset({("b", 1)}))
+    sealed_ = sealed({"a": [9], "b": [9, 9]}, 1)
+    while_open = sealed_.model_copy(update={"lost_to": {"a": [4]}})
+    assert doubtful_topics(sealed_, None, None) == frozenset()
+    assert doubtful_topics(sealed_, loss, None) == frozenset(), "its rows were spilled"
+    assert doubtful_topics(sealed_, loss, again) == {"b"}
+    assert doubtful_topics(while_open, loss, again) == {"a", "b"}
 
 
 def test_unmatched_results_are_told_apart_from_missing_ones(tmp_path: Path) -> None:

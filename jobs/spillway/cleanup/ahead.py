@@ -7,10 +7,11 @@ starts no Spark.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from spillway.cleanup.work import work_of
+from spillway.decode import StreamPlan
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.cleanup import SpillIndex, SpillSource
 from spillway.engine.spill.counting import ToAdd, results_to_add
@@ -65,11 +66,13 @@ def look_ahead(
     *,
     fingerprint: str,
     cores: int | None,
+    streams: Iterable[StreamPlan] = (),
     tell: Callable[[str], None] = lambda _: None,
 ) -> CleanupAhead:
     """See what a cleanup has before it.
 
-    `cores`: that Spark will have (`cores_of`); `tell` hears of what takes long.
+    `cores`: that Spark will have (`cores_of`); `streams`: the query's, where an outer join has lost
+    input; `tell` hears of what takes long.
 
     Raises `NothingYet`, `CleanupRefused` (not sealed, tables behind) and `SpillDamaged`.
     """
@@ -89,7 +92,8 @@ def look_ahead(
         tell(f"counting what {sealed.spilled_rows:,} spilled rows lack")
         place = warehouse.folder("spill")
         index = SpillIndex.of([(file, row_groups(place, file, 0)) for file in files])
-        source = SpillSource(place, index, spec, voided=work.voided)
+        doubtful = work.doubtful(streams)
+        source = SpillSource(place, index, spec, voided=work.voided, doubtful=doubtful)
         add = results_to_add(source, left)
     share = len(left) / len(ranges) if ranges else 0.0
     return CleanupAhead(

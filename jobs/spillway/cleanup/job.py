@@ -116,7 +116,8 @@ def run_cleanup(
 
     `start_spark` gives the `SparkSession`; it is called only when there is something to compute.
     `fingerprint` is the query's, compared with the warehouse's when not empty.
-    `source`: the query's topics, where slots were lost whose rows were left to cleanup.
+    `source`: the query's topics, where slots were lost whose rows were left to cleanup, and where
+    an outer join has lost input.
     `tell` hears of what takes long, and of another cleanup of the session at the same time; when
     that stands still for `stalled_s`, this one takes over.
     Raises `NothingYet`, `WrongTable`, `CleanupRefused` (not sealed, tables behind), `SpillDamaged`,
@@ -135,6 +136,7 @@ def run_cleanup(
         if source is None:
             raise CleanupRefused(f"rows of {session} are only in Kafka, and nobody has said where")
         source.check(work.genesis.topics, again)
+    doubtful = work.doubtful(source.streams if source is not None else ())
     committed = 0
     while (first := warehouse.cleanup_applied(session) + 1) < len(sealed.ranges):
         lease = Lease.take(warehouse, session)
@@ -144,6 +146,7 @@ def run_cleanup(
             spec,
             work,
             lease,
+            doubtful,
             began=began,
             on_progress=on_progress,
             piece_bytes=piece_bytes,
@@ -227,6 +230,7 @@ class _Run:
         spec: TreeSpec,
         work: CleanupWork,
         lease: Lease,
+        doubtful: frozenset[int],
         *,
         began: float,
         on_progress: OnProgress,
@@ -241,6 +245,7 @@ class _Run:
         self._work = work
         self._sealed = work.sealed
         self._lease = lease
+        self._doubtful = doubtful
         self._began = began
         self._on_progress = on_progress
         self._piece_bytes = piece_bytes
@@ -375,6 +380,7 @@ class _Run:
             committed_us=time.time_ns() // 1000,
             ends=self._work.ends,
             voided=self._work.voided,
+            doubtful=self._doubtful,
             piece_bytes=self._piece_bytes,
             batch_bytes=self._batch_bytes,
         )

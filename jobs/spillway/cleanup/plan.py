@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from spillway.engine.spill.cleanup import SpillIndex
 from spillway.engine.spill.generations import GenerationEnds, VoidedCuts
 from spillway.engine.spill.spillfile import SpillFile
-from spillway.protocol.recovery import voided
+from spillway.protocol.recovery import Restore, voided
 from spillway.protocol.redo import Apply, redo
 from spillway.protocol.seal import not_sealed
 from spillway.protocol.state import JournalState, check_query, genesis_of
@@ -25,6 +25,7 @@ from spillway_schemas.commands import CommandLine
 from spillway_schemas.filenames import origin
 from spillway_schemas.hash_space import join_of
 from spillway_schemas.journal import Claim, Epoch, Genesis, Prefix, Sealed
+from spillway_schemas.losses import AcceptedLoss
 
 TASKS_PER_CORE = 6
 """So that one long task does not leave the other cores idle for long."""
@@ -102,6 +103,19 @@ def generations_of(
     made = {cut.generation for cut in cuts if cut.session == sealed.session}
     ends = GenerationEnds(sorted(made - void), sealed.epoch) if windowed else None
     return ends, VoidedCuts(sorted(void), sealed.epoch) if void else None
+
+
+def doubtful_topics(
+    sealed: Sealed, loss: AcceptedLoss | None, again: Restore | None
+) -> frozenset[str]:
+    """The topics that have rows which are in no file: lost before they were read, or with a slot.
+
+    `loss`: all that is accepted; `again`: without what is lost. What Kafka lost of other rows does
+    not matter, for cleanup does not read them there.
+    """
+    open_ = loss.ranges if loss is not None and sealed.lost_to else []
+    lossy = again.lossy if again is not None else ()
+    return frozenset({each.topic for each in open_} | {topic for topic, _ in lossy})
 
 
 def _made_by_cleanup(path: str) -> bool:

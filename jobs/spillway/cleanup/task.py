@@ -61,6 +61,8 @@ class CleanTask:
     ends: GenerationEnds | None = None
     """Of a query with windows."""
     voided: VoidedCuts | None = None
+    doubtful: frozenset[int] = frozenset()
+    """As in `SpillSource`."""
     piece_bytes: int = PIECE_BYTES
     batch_bytes: int = BATCH_BYTES
     file_bytes: int = FILE_BYTES
@@ -90,7 +92,15 @@ def run_survey(task: SurveyTask) -> RowGroups | SpillDamaged | StorageError:
 
 def run_clean(task: CleanTask) -> list[RangeDone] | SpillDamaged | StorageError:
     """Compute and write all ranges of a task; one `RangeDone` for each, in order."""
-    source = SpillSource(task.spill, task.index, task.spec, task.operator, task.ends, task.voided)
+    source = SpillSource(
+        task.spill,
+        task.index,
+        task.spec,
+        task.operator,
+        ends=task.ends,
+        voided=task.voided,
+        doubtful=task.doubtful,
+    )
     found = clean_ranges(
         source,
         [prefix for _, prefix in task.units],

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from spillway.cleanup.plan import (
     CleanupRefused,
+    doubtful_topics,
     generations_of,
     owed,
     sealed_session,
     spill_files,
     stored_files,
 )
+from spillway.decode import StreamPlan
 from spillway.engine.spill.generations import GenerationEnds, VoidedCuts
 from spillway.engine.spill.spillfile import SpillFile
 from spillway.protocol.deferral import deferred_cuts_of, deferred_rows
@@ -55,6 +57,11 @@ class CleanupWork:
     def genesis(self) -> Genesis:
         """What the warehouse was when the session ran."""
         return genesis_of(self.state, self.sealed)
+
+    def doubtful(self, streams: Iterable[StreamPlan]) -> frozenset[int]:
+        """The inputs of an outer join that have rows which are in no file."""
+        topics = doubtful_topics(self.sealed, self.loss, self.again)
+        return frozenset(each.index for each in streams if each.topic in topics)
 
 
 def work_of(

@@ -69,17 +69,19 @@ def cleanup(
 
 def _show_plan(session: str, *, json_: bool) -> None:
     from spillway.cleanup.ahead import ahead_text, beyond_limit, cores_of, look_ahead
-    from spillway.decode import tree_spec
+    from spillway.decode import compile_query
 
     settings = given.settings()
     warehouse = given.warehouse(settings)
     query = given.session_query(settings, warehouse, session)
+    compiled = compile_query(query)
     ahead = look_ahead(
         warehouse,
-        tree_spec(query),
+        compiled.spec,
         session,
         fingerprint=query.fingerprint,
         cores=cores_of(settings.spark.master),
+        streams=compiled.streams,
         tell=lambda line: print(f"cleanup {session}: {line}", file=sys.stderr),
     )
     if json_:

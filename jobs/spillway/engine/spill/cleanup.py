@@ -113,6 +113,8 @@ class SpillSource:
     generation ended."""
     voided: VoidedCuts | None = None
     """Cuts that were taken back; None: none was."""
+    doubtful: frozenset[int] = frozenset()
+    """Of an outer join: inputs, by their positions in it, of which rows are lost."""
 
     @property
     def inputs(self) -> range:
@@ -433,7 +435,7 @@ def without_optional(source: SpillSource, parts: Sequence[SpilledRows]) -> Unmat
         hashes = [np.zeros(0, np.uint64), *(part.key_hash for part in mine)]
         rows = rows_of_input(source, mine, i) if mine else source.spec.row_schema(i).empty_table()
         inputs.append((np.concatenate(hashes), rows))
-    return unmatched_rows(join, inputs)
+    return unmatched_rows(join, inputs, source.doubtful)
 
 
 def productive(

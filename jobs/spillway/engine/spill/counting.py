@@ -13,7 +13,7 @@ the product of the others' numbers (`spillway.engine.spill.unmatched`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -59,7 +59,8 @@ def results_to_add(
             hashes, epochs, inputs = hashes[wanted], epochs[wanted], inputs[wanted]
             missing += missing_of(hashes, epochs, inputs, source.inputs)
             if any(each.optional for each in join.inputs):
-                unmatched += unmatched_of(hashes, inputs - source.inputs.start, join)
+                own = inputs - source.inputs.start
+                unmatched += unmatched_of(hashes, own, join, source.doubtful)
             first, held = last, 0.0
         held += size
     return ToAdd(missing, unmatched)
@@ -102,7 +103,7 @@ def missing_of(hashes: U64, epochs: I64, inputs: I64, of: range) -> int:
     return _combinations(inputs, whole, of) - _combinations(inputs, apart, of)
 
 
-def unmatched_of(hashes: U64, inputs: I64, join: JoinSpec) -> int:
+def unmatched_of(hashes: U64, inputs: I64, join: JoinSpec, doubtful: Collection[int] = ()) -> int:
     """The number of results of an outer join that lack optional rows. Rows (n,) in any order, of
     the join's inputs from 0 on."""
     if not len(hashes):
@@ -110,7 +111,7 @@ def unmatched_of(hashes: U64, inputs: I64, join: JoinSpec) -> int:
     order = np.argsort(hashes, kind="stable")
     starts = np.flatnonzero(np.diff(hashes[order], prepend=~hashes[order[:1]]))
     counts = _counted(inputs[order], starts, range(len(join.inputs)))
-    return _products(unmatched_counts(join, counts))
+    return _products(unmatched_counts(join, counts, doubtful))
 
 
 def _combinations(inputs: I64, starts: I64, of: range) -> int:

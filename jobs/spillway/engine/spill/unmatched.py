@@ -7,7 +7,9 @@ were cut nor how often makes a difference: all its rows of the day count, of wha
 
 Which inputs have no row of a key is known when nothing more can come. So at the seal all that is in
 memory is spilled as a last generation (`spillway.protocol.seal.flushed`), and the rows of a hash
-range that cleanup reads are those of the whole day.
+range that cleanup reads are those of the whole day. Where rows of an input are lost, of which keys
+nobody knows: such an input is *doubtful*, and no result is given that lacks its row. It may have
+been there, and have given results at run time.
 
 Keys are numbered, in the order of their hashes; two keys with one hash have two numbers. Keys that
 lack the same inputs are joined together, by their numbers: each row is in one such join, so the
@@ -16,7 +18,7 @@ cost is linear in rows and results, whatever the number of inputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -68,11 +70,16 @@ class UnmatchedRows:
                 yield replace(batch, table=table, hashes=self.hashes[at])
 
 
-def unmatched_rows(join: JoinSpec, inputs: Sequence[tuple[U64, pa.Table]]) -> UnmatchedRows | None:
+def unmatched_rows(
+    join: JoinSpec,
+    inputs: Sequence[tuple[U64, pa.Table]],
+    doubtful: Collection[int] = (),
+) -> UnmatchedRows | None:
     """The rows that give unmatched results; None: none does.
 
     `inputs`: of each input of the join the hashes (n,) and the rows of all keys of some hashes, in
-    any order. Rows of the day are all there, or some results are wrong.
+    any order. Rows of the day are all there, but for those of the inputs that are `doubtful`, or
+    some results are wrong.
     """
     lengths: I64 = np.array([len(hashes) for hashes, _ in inputs], dtype=np.int64)
     hashes = np.concatenate([hashes for hashes, _ in inputs])
@@ -82,7 +89,7 @@ def unmatched_rows(join: JoinSpec, inputs: Sequence[tuple[U64, pa.Table]]) -> Un
     if not len(starts):
         return None
     has = np.bitwise_or.reduceat(np.int64(1) << input_[order], starts)
-    wanted = unmatched(has, *masks(join))
+    wanted = unmatched(join, has, doubtful)
     if not wanted.any():
         return None
     number = np.cumsum(_marked(starts, len(order))) - 1
@@ -99,15 +106,13 @@ def unmatched_rows(join: JoinSpec, inputs: Sequence[tuple[U64, pa.Table]]) -> Un
     return UnmatchedRows(join, hashes[order][starts], tuple(sets))
 
 
-def masks(join: JoinSpec) -> tuple[int, int]:
-    """All inputs, and those that every result has: bit i is that of input i."""
-    bits = [(1 << i, each.optional) for i, each in enumerate(join.inputs)]
-    return sum(bit for bit, _ in bits), sum(bit for bit, optional in bits if not optional)
-
-
-def unmatched(has: I64, every: int, required: int) -> Bool:
-    """Which keys give unmatched results, bool (k,), by the inputs that have rows of them."""
-    found: Bool = ((has & required) == required) & (has != every)
+def unmatched(join: JoinSpec, has: I64, doubtful: Collection[int]) -> Bool:
+    """Which keys give unmatched results, bool (k,). `has` (k,): the inputs that have rows of each,
+    bit i for input i."""
+    bits = [1 << i for i in range(len(join.inputs))]
+    required = sum(bit for bit, each in zip(bits, join.inputs, strict=True) if not each.optional)
+    needed = required | sum(bits[i] for i in doubtful)
+    found: Bool = ((has & needed) == needed) & (has != sum(bits))
     return found
 
 
@@ -201,9 +206,9 @@ def _nulls(field: pa.Field, rows: int) -> pa.Array:
 # --- how many ------------------------------------------------------------------------------
 
 
-def unmatched_counts(join: JoinSpec, counts: I64) -> I64:
+def unmatched_counts(join: JoinSpec, counts: I64, doubtful: Collection[int] = ()) -> I64:
     """Of keys with so many rows of each input, (m, k), those that give unmatched results, with 1 in
     the place of 0: the product of each key's is the number of its results."""
     has = np.bitwise_or.reduce([(each > 0) * (1 << i) for i, each in enumerate(counts)])
-    found: I64 = np.maximum(counts[:, unmatched(has, *masks(join))], 1)
+    found: I64 = np.maximum(counts[:, unmatched(join, has, doubtful)], 1)
     return found
