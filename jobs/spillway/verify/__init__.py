@@ -20,6 +20,7 @@
 
 What is proved, and why that is enough, stands in `docs/proof.md`.
 
-Beyond `spillway.decode` nothing of the engine is used: not its hash, not its join, not its files.
+Beyond `spillway.kafka.reading` and `spillway.decode` nothing is shared with what is proved: not the
+engine's hash, not its join, not its files. What goes wrong in these two goes wrong on both sides.
 Importing this package imports neither Spark nor deltalake (workers import it too).
 """
