@@ -41,13 +41,7 @@ from spillway.protocol.recovery import Deferred, InputChanged, Restore, check_re
 from spillway.registry import SchemaTrouble
 from spillway.storage import Folder, StorageError
 from spillway.stream.decoding import DecodeTask, decode_chunks
-from spillway.stream.messages import (
-    READERS_PER_CORE,
-    MessageSource,
-    ranges_of,
-    reading_frame,
-    shares,
-)
+from spillway.stream.messages import MessageSource, ranges_of, whole_frame
 from spillway.stream.pins import salts
 from spillway.stream.process import freeze
 from spillway_schemas.filenames import cleanup_name
@@ -164,13 +158,10 @@ def read_deferred(
     parts = len(groups)
     salt = salts(spark, parts)
     task, work = tasks_for(spec, source.streams, again, event_time, spill, groups, salt)
-    blocks = reading_frame(
+    blocks = whole_frame(
         spark,
         source.messages,
-        shares(
-            ranges_of(again.read_from, again.read_to),
-            READERS_PER_CORE * spark.sparkContext.defaultParallelism,
-        ),
+        ranges_of(again.read_from, again.read_to),
         lambda chunks: decode_chunks(task, chunks),
         frame_schema(BLOCK_SCHEMA),
     )

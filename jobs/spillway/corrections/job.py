@@ -67,7 +67,7 @@ from spillway.protocol.state import JournalState, check_query, genesis_of
 from spillway.registry import SchemaTrouble
 from spillway.storage import StorageError
 from spillway.stream.decoding import DecodeTask, decode_chunks
-from spillway.stream.messages import READERS_PER_CORE, ranges_of, reading_frame, shares
+from spillway.stream.messages import ranges_of, whole_frame
 from spillway.stream.pins import salted, salts
 from spillway.tables import NothingYet, SessionEvent, TableConflict, Warehouse
 from spillway.tables.definitions import CORRECTIONS
@@ -469,10 +469,8 @@ def parts_added(
     schema = frame_schema(BLOCK_SCHEMA)
     frame = spark.createDataFrame(pa.Table.from_batches(own, BLOCK_SCHEMA), schema)
     if ranges := ranges_of(again.read_from, again.read_to):
-        tasks = READERS_PER_CORE * spark.sparkContext.defaultParallelism
         work = partial(decode_chunks, decode)
-        read = reading_frame(spark, source.messages, shares(ranges, tasks), work, schema)
-        frame = frame.unionAll(read)
+        frame = frame.unionAll(whole_frame(spark, source.messages, ranges, work, schema))
     written = frame.repartition(len(task.groups), "slot").mapInArrow(
         partial(add_parts, task), frame_schema(ADDED_SCHEMA)
     )

@@ -107,3 +107,15 @@ def reading_frame(
                 yield from work(read_messages(source, shares[number]))
 
     return numbers.mapInArrow(task, schema)
+
+
+def whole_frame(
+    spark: Any,
+    source: MessageSource,
+    ranges: Sequence[TopicRange],
+    work: Callable[[Iterable[Chunk]], Iterator[Any]],
+    schema: Any,
+) -> Any:
+    """The same of all messages of ranges, in a job that is no epoch."""
+    tasks = READERS_PER_CORE * spark.sparkContext.defaultParallelism
+    return reading_frame(spark, source, shares(ranges, tasks), work, schema)

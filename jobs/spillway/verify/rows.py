@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from spillway.decode import StreamPlan
 from spillway.decode.chunks import chunks_of
-from spillway.stream.messages import READERS_PER_CORE, ranges_of, reading_frame, shares
+from spillway.stream.messages import ranges_of, whole_frame
 from spillway.verify.arithmetic import PRIMES
 from spillway.verify.tasks import TableFiles, file_rows
 from spillway.verify.workers import TIMED, TopicRanges, decoded, decoded_schema, key_names
@@ -46,11 +46,10 @@ def input_rows(
     """
     schema = decoded_schema(plan)
     topic = {plan.topic: source.end[plan.topic]}
-    ranges = ranges_of({plan.topic: source.start[plan.topic]}, topic)
-    rows = reading_frame(
+    rows = whole_frame(
         spark,
         source.messages,
-        shares(ranges, READERS_PER_CORE * spark.sparkContext.defaultParallelism),
+        ranges_of({plan.topic: source.start[plan.topic]}, topic),
         partial(decoded, plan, schema, source.timing),
         from_arrow_schema(schema),
     )
