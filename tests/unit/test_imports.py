@@ -8,6 +8,7 @@ listed is an edge: it may import every layer below, but no entry point.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -227,3 +228,24 @@ def test_no_two_classes_have_one_name() -> None:
     )
     assert len(found) > 100
     assert [name for name, count in found.items() if count > 1] == []
+
+
+def tables_of_modules() -> Iterator[tuple[Path, list[str]]]:
+    """The folders whose head has a table of modules, with the first column's lines. Of commands
+    each is named by `spillway --help`."""
+    for path in sorted((ROOT / "jobs").rglob("__init__.py")):
+        head = ast.get_docstring(ast.parse(path.read_text())) or ""
+        rows = [line.split("|")[1] for line in head.splitlines() if line.startswith("| `")]
+        if rows and path.parent.name != "commands":
+            yield path.parent, rows
+
+
+@pytest.mark.parametrize(
+    ("folder", "rows"), [pytest.param(*each, id=each[0].name) for each in tables_of_modules()]
+)
+def test_a_table_of_modules_names_each_module_once(folder: Path, rows: list[str]) -> None:
+    named = [name for row in rows for name in re.findall(r"`([a-z_]+)`", row)]
+    modules = {path.stem for path in folder.glob("*.py")} | {
+        path.parent.name for path in folder.glob("*/__init__.py")
+    }
+    assert sorted(named) == sorted(modules - {"__init__"})

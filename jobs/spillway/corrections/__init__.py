@@ -7,7 +7,8 @@ A_i + D_i without that of the A_i: a combination of the enlarged input has a new
 
 | module | idea |
 |---|---|
-| `rows` | a file's or topic's messages as a correction's rows; what is wrong with them |
+| `rows` | messages, those of a file first, as a correction's rows; what is wrong with them |
+| `topics` | what a topic holds that no correction has read |
 | `task` | what runs in Spark's workers: rows of one part of the hashes in, results out |
 | `job` | the driver: keeps the rows, has them joined, commits their results |
 | `shown` | what a correction came to, for people |

@@ -13,5 +13,10 @@
 | `hotkeys` | the key with the most rows in a group | `spill` |
 | `intake` | what came to a slot in an epoch | `spill` |
 | `probe` | one slot's part of an epoch in the joins below the root | all above |
-| `step` and the rest | one slot's part of one epoch: the root, and all that it keeps | all |
+| `task` | what the plan says to one slot for one epoch | all |
+| `upkeep` | runs written and merged, within the folder's room | all |
+| `expiry` | what has expired leaves | all |
+| `relocation` | groups that change their slot | all |
+| `growth`, `least` | how groups have grown; the least budget for an epoch | all |
+| `step` | one slot's part of one epoch: the root, and all that it keeps | all |
 """

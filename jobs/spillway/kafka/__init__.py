@@ -1,4 +1,15 @@
-"""Kafka's edge: the embedded broker, client options, and what the cluster says of its topics."""
+"""Kafka's edge: the embedded broker, client options, and what the cluster says of its topics.
+
+| module | idea |
+|---|---|
+| `client` | what a cluster says of itself and its topics |
+| `options`, `refusals`, `patience` | a client's options; why it is refused; how long it waits |
+| `reading`, `wire` | ranges of topics as columns; record batches as columns (pure) |
+| `held` | whether the cluster still has what was read |
+| `backlog` | what waits to be read, and since when |
+| `last` | a partition's last committed record |
+| `broker`, `properties` | the embedded broker, and the files that it is started with |
+"""
 
 import logging
 

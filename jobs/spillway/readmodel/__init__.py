@@ -13,5 +13,8 @@ incremental: only entries that are new are read.
 | `cache` | the model and more, kept from look to look (a cache of this machine) |
 | `groups` | what `statistics` says of each group now |
 | `joins` | what each join of a tree holds and gives |
+| `hottest` | the keys that most rows have |
+| `event_time` | how far the time of a query with windows has come |
+| `clocks`, `disks` | hosts whose clocks are wrong, disks that are slow |
 | `waiting` | what was asked for and not answered |
 """

@@ -11,7 +11,8 @@
 | `query_tree` | a query's joins, for `spillway explain` |
 | `words`, `terminal`, `shown` | numbers as text; `spillway status` |
 | `settings` | the settings as a table |
-| `svg`, `charts`, `html` | plain SVG; which charts; the page |
+| `several` | several queries, a line for each |
+| `svg`, `charts`, `html`, `page_style` | plain SVG; which charts; the page; its colours |
 
 Nothing here imports Spark.
 """

@@ -5,4 +5,8 @@
 | `spilling` | which groups leave, and where their rows lie |
 | `spillfile` | rows of one cut in a file, to be read by hash range |
 | `cleanup` | the results of a range that spilling has left out, each once |
+| `unmatched` | of an outer join, the results that lack optional rows |
+| `counting` | how many results cleanup will add, without making one |
+| `generations` | to which generation a row belongs; cuts that were taken back |
+| `returning` | spilled generations read back |
 """
