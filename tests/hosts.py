@@ -7,7 +7,7 @@ network, and so is what it starts; nothing is reachable from outside, and nothin
 
     front (FRONT)  br0 --+-- veth --- host-a  eth0
                          +-- veth --- host-b  eth0
-                         +-- tap  ~~ Lossy ~~ tap  of a host whose packets get lost
+                         +-- tap  ~~ lossy_link ~~ tap  of a host whose packets get lost
 
 A host ends when its first process does, and that ends when this process has gone, however it went.
 Then the kernel takes its processes, addresses and links; no name of it is kept anywhere.
@@ -111,7 +111,7 @@ class Network:
     def _join_lossy(self, host: Host, loss: float) -> None:
         ends = [str(self.front.pid), self.port(host), str(host.pid), "eth0", str(loss)]
         self.lossy[host.name] = process = subprocess.Popen(
-            [sys.executable, "-m", "tests.lossy", *ends],
+            [sys.executable, "-m", "tests.lossy_link", *ends],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=Path(__file__).resolve().parents[1],

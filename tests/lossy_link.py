@@ -1,4 +1,4 @@
-"""A link that loses packets: `python -m tests.lossy PID PORT PID PORT SHARE`.
+"""A link that loses packets: `python -m tests.lossy_link PID PORT PID PORT SHARE`.
 
 A TAP device in each of two networks (those of the processes), and this process as the cable
 between them: it carries frames from one to the other, and drops a share of them each way. `?` on
