@@ -218,11 +218,6 @@ class Judging:
     watermarks_us: I64
 
     @classmethod
-    def by_one(cls, watermark_us: int) -> Judging:
-        """All rows alike: those of one epoch."""
-        return cls(np.zeros(1, np.int64), np.full(1, watermark_us, np.int64))
-
-    @classmethod
     def by_epochs(cls, epochs: Iterable[tuple[int, int]]) -> Judging:
         """Rows of many epochs. `epochs`: per epoch of the session, in order, the partition's end
         and the watermark after it."""

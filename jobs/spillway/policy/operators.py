@@ -41,9 +41,6 @@ from spillway.policy.view import (
 )
 from spillway_schemas.hash_space import ROOT
 
-DEGRADED = 0.8
-"""The slides have no figure for it; as their memory threshold (slide 21)."""
-
 
 def balance(view: View, theta_d: float, min_span_s: float) -> Advice:
     """Even out the slots' costs, the state of their groups as a share of the slot's budget.
