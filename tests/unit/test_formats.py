@@ -35,7 +35,7 @@ from spillway.produce.encode import NotWritten, encodings
 from spillway.registry import SchemaTrouble, knowing, with_schemas
 from spillway.storage import folder
 from spillway.stream.decoding import DecodeTask, decode_chunks
-from spillway.stream.driver import _cause, first_lines
+from spillway.stream.failures import cause_of, first_lines
 from spillway.verify.workers import decoded as verified
 from spillway_schemas.formats import WriterSchema
 from spillway_schemas.journal import Prefix
@@ -520,12 +520,12 @@ def test_what_the_driver_says_of_it() -> None:
         "spillway.registry.client.{}: the schema registry at http://x {}\n\tat org.apache"
     )
     away = text.format("RegistryUnavailable", "does not answer (HTTP 503)")
-    assert _cause(away) == "lost"
+    assert cause_of(away) == "lost"
     assert first_lines(RuntimeError(away), {}) == (
         "the schema registry at http://x does not answer (HTTP 503)"
     )
-    assert _cause(text.format("RegistryRefuses", "refuses")) == "schemas"
-    assert _cause(text.format("DamagedSchema", "is damaged")) == "schemas"
+    assert cause_of(text.format("RegistryRefuses", "refuses")) == "schemas"
+    assert cause_of(text.format("DamagedSchema", "is damaged")) == "schemas"
 
 
 def test_mended_rows_are_judged_by_the_registry(registry: StandIn) -> None:

@@ -21,8 +21,7 @@ from spillway.commands import terminal
 from spillway.engine.groups import GroupMap
 from spillway.kafka.client import told
 from spillway.kafka.options import OptionError, python_options
-from spillway.stream.driver import first_lines
-from spillway.stream.failures import beyond_mending
+from spillway.stream.failures import beyond_mending, first_lines
 from spillway.stream.source import kafka_options
 from spillway_airflow.launchers import CommandLauncher, LaunchFailed
 from spillway_schemas.secret import HIDDEN, hide, hide_credentials, revealed, shown

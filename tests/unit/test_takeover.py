@@ -28,7 +28,8 @@ from spillway.readmodel.cache import ReadCache
 from spillway.readmodel.disks import slow_disks
 from spillway.storage import folder
 from spillway.stream import service, troubles
-from spillway.stream.driver import Ended, StreamDriver, _cause, dated, first_lines
+from spillway.stream.driver import Ended, StreamDriver, dated
+from spillway.stream.failures import cause_of, first_lines
 from spillway.stream.run import SessionNotOpen, StreamFailed, Wanted, Watcher
 from spillway.tables import OutcomeUnknown, Warehouse
 from spillway.tables.snapshots import Snapshots
@@ -345,7 +346,7 @@ TRACEBACK = (
     ],
 )
 def test_causes(text: str, cause: str) -> None:
-    assert _cause(text) == cause
+    assert cause_of(text) == cause
 
 
 def test_an_error_of_the_code_is_tried_three_times(root: str) -> None:

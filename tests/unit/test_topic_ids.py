@@ -22,7 +22,7 @@ from spillway.kafka.reading import TopicDeleted, TopicRange, TopicReader
 from spillway.protocol.failing import JobFailed, give_up
 from spillway.protocol.recovery import Restore
 from spillway.stream import failures, messages
-from spillway.stream.driver import first_lines
+from spillway.stream.failures import first_lines
 from spillway.stream.messages import MessageSource, read_messages
 from spillway_schemas.journal import Topic
 from spillway_schemas.settings import Settings

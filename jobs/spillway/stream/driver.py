@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 from spillway.clock import rfc3339, system_clock
 from spillway.engine.statistics import statistics_every_s
-from spillway.kafka.client import KafkaUnavailable
-from spillway.kafka.reading import OffsetsGone, TopicDeleted
 from spillway.policy.restoring import most_restored_rows, rate_shown
 from spillway.policy.sampling import Work, owned, slot_figures, work_of
 from spillway.processes import process_identity
@@ -34,13 +30,13 @@ from spillway.protocol.snapshot import is_due
 from spillway.protocol.state import JournalState
 from spillway.readmodel.clocks import ToldClocks
 from spillway.readmodel.kept import keep
-from spillway.registry import RegistryUnavailable, SchemaTrouble
+from spillway.stream.failures import cause_of, first_lines
 from spillway.stream.job import EpochJob
 from spillway.stream.troubles import DiskWatch, MemoryWatch
 from spillway.tables import JournalConflict, OutcomeUnknown, Warehouse
 from spillway_schemas.commands import CommandLine
 from spillway_schemas.journal import Epoch, EpochHead, Genesis, Offsets, SlotReport, Topic
-from spillway_schemas.secret import Options, hide
+from spillway_schemas.secret import Options
 from spillway_schemas.setting_fields import RecoverySettings
 
 
@@ -277,7 +273,7 @@ class StreamDriver:
             self._on_trouble(f"epoch {plan.epoch}, attempt {attempt}: {detail}")
             if self._job.spark.sparkContext._jsc.sc().isStopped():
                 raise
-            return JobFailed(detail, _cause(str(error)))
+            return JobFailed(detail, cause_of(str(error)))
         self._disks.stepped(reports)
         for slot, what in missing_slots(plan, reports).items():
             self._on_trouble(f"epoch {plan.epoch}: slot {slot} has lost its state ({what})")
@@ -325,71 +321,6 @@ def dated(report: SlotReport, now_ms: int) -> SlotReport:
     """
     newest = max(0, min(report.recent_input_ms, now_ms + AHEAD_MS))
     return report.model_copy(update={"recent_input_ms": newest})
-
-
-_TELLING = re.compile(r"(?:Error|Exception): |^spillway[a-z_.]*\.[A-Z]\w*: ")
-_STORAGE = re.compile(r"StorageError: (cannot .*)")
-FULL = (
-    "StorageError: ",
-    "No space left on device",
-    "Disk quota exceeded",
-    "Read-only file system",
-)
-"""How a folder that cannot be written shows in Spark's texts: from our workers, from its JVM."""
-
-
-LOST_DATA = frozenset(
-    {
-        "KAFKA_DATA_LOSS",
-        "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
-        "org.apache.kafka.clients.consumer.OffsetOutOfRangeException",
-        f"{OffsetsGone.__module__}.{OffsetsGone.__name__}",
-    }
-)
-"""Spark's error conditions and the classes of exceptions where rows that the journal's offsets name
-are gone."""
-
-
-AWAY = f"{KafkaUnavailable.__module__}.{KafkaUnavailable.__name__}: "
-"""How brokers that do not answer a task show in Spark's texts."""
-
-
-DELETED = f"{TopicDeleted.__module__}.{TopicDeleted.__name__}: "
-"""How a topic that is none any more, or another one, shows in Spark's texts."""
-_DELETED = re.compile(re.escape(DELETED) + "(.*)")
-
-
-def _cause(text: str) -> Literal["lost", "raised", "storage", "gone", "deleted", "schemas"]:
-    """What an error of Spark's is about: see `spillway.protocol.failing`."""
-    if (trouble := SchemaTrouble.told_by(RuntimeError(text))) is not None:
-        return "lost" if isinstance(trouble, RegistryUnavailable) else "schemas"
-    if any(mark in text for mark in FULL):
-        return "storage"
-    if DELETED in text:
-        return "deleted"
-    if any(mark in text for mark in LOST_DATA):
-        return "gone"
-    if AWAY in text:
-        return "lost"
-    # A worker that dies leaves no traceback of Python's; one whose code raises always does.
-    return "raised" if "Traceback (most recent call last)" in text else "lost"
-
-
-def first_lines(error: BaseException, secrets: Options, most: int = 600) -> str:
-    """The telling part of an error: Spark puts the Python worker's last line far down.
-
-    Without `secrets`, and without parts of them: they are hidden before anything is cut.
-    """
-    text = hide(str(error), secrets)
-    if told := _STORAGE.search(text):
-        return told[1][:most]
-    if trouble := SchemaTrouble.told_by(RuntimeError(text)):
-        return str(trouble)[:most]
-    if told := _DELETED.search(text):
-        return told[1][:most]
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling = [line for line in lines if _TELLING.search(line)]
-    return " | ".join(dict.fromkeys([*lines[:1], *telling[-2:]]))[:most]
 
 
 def _now() -> str:

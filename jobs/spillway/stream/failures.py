@@ -1,4 +1,7 @@
-"""What a failed query means: the broker is away and may come back, or the stream ends.
+"""What a failed job or query means: whether trying again helps, and what is told of it.
+
+A job is an attempt at an epoch (`cause_of`; `spillway.protocol.failing` decides). When the query
+has failed the broker is away and may come back, or the stream ends.
 
 Told by the names that Spark and Kafka give failures: Spark's error conditions and the classes of
 the exceptions. An exception of the driver's own has them; that of a task comes as its text alone,
@@ -11,19 +14,82 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
 
 from spillway.kafka.client import KafkaUnavailable, TopicMissing, cluster
-from spillway.kafka.reading import TopicDeleted
+from spillway.kafka.reading import OffsetsGone, TopicDeleted
 from spillway.protocol.state import changed_topics
-from spillway.stream.driver import FULL, LOST_DATA, first_lines
+from spillway.registry import RegistryUnavailable, SchemaTrouble
 from spillway.stream.run import StreamFailed
 from spillway_schemas.journal import Topic
 from spillway_schemas.secret import Options, hide
 from spillway_schemas.setting_fields import KafkaSettings
+
+# --- an attempt at an epoch ----------------------------------------------------------------
+
+_TELLING = re.compile(r"(?:Error|Exception): |^spillway[a-z_.]*\.[A-Z]\w*: ")
+_STORAGE = re.compile(r"StorageError: (cannot .*)")
+FULL = (
+    "StorageError: ",
+    "No space left on device",
+    "Disk quota exceeded",
+    "Read-only file system",
+)
+"""How a folder that cannot be written shows in Spark's texts: from our workers, from its JVM."""
+LOST_DATA = frozenset(
+    {
+        "KAFKA_DATA_LOSS",
+        "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
+        "org.apache.kafka.clients.consumer.OffsetOutOfRangeException",
+        f"{OffsetsGone.__module__}.{OffsetsGone.__name__}",
+    }
+)
+"""Spark's error conditions and the classes of exceptions where rows that the journal's offsets name
+are gone."""
+_AWAY = f"{KafkaUnavailable.__module__}.{KafkaUnavailable.__name__}: "
+"""How brokers that do not answer a task show in Spark's texts."""
+_DELETED = f"{TopicDeleted.__module__}.{TopicDeleted.__name__}: "
+"""How a topic that is none any more, or another one, shows in Spark's texts."""
+_WHAT_WAS_DELETED = re.compile(re.escape(_DELETED) + "(.*)")
+
+
+def cause_of(text: str) -> Literal["lost", "raised", "storage", "gone", "deleted", "schemas"]:
+    """What an error of Spark's is about: see `spillway.protocol.failing`."""
+    if (trouble := SchemaTrouble.told_by(RuntimeError(text))) is not None:
+        return "lost" if isinstance(trouble, RegistryUnavailable) else "schemas"
+    if any(mark in text for mark in FULL):
+        return "storage"
+    if _DELETED in text:
+        return "deleted"
+    if any(mark in text for mark in LOST_DATA):
+        return "gone"
+    if _AWAY in text:
+        return "lost"
+    # A worker that dies leaves no traceback of Python's; one whose code raises always does.
+    return "raised" if "Traceback (most recent call last)" in text else "lost"
+
+
+def first_lines(error: BaseException, secrets: Options, most: int = 600) -> str:
+    """The telling part of an error: Spark puts the Python worker's last line far down.
+
+    Without `secrets`, and without parts of them: they are hidden before anything is cut.
+    """
+    text = hide(str(error), secrets)
+    if told := _STORAGE.search(text):
+        return told[1][:most]
+    if trouble := SchemaTrouble.told_by(RuntimeError(text)):
+        return str(trouble)[:most]
+    if told := _WHAT_WAS_DELETED.search(text):
+        return told[1][:most]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    telling = [line for line in lines if _TELLING.search(line)]
+    return " | ".join(dict.fromkeys([*lines[:1], *telling[-2:]]))[:most]
+
+
+# --- the query -----------------------------------------------------------------------------
 
 AWAY = frozenset(
     {

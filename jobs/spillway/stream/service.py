@@ -5,7 +5,7 @@
 | `start` | the journal's first entry, the session asked for, Spark, what workers are told |
 | `supervised` | Spark's query: a batch is an epoch; stops and new starts between two |
 | `commands` | what waits to be answered, the calendar's seal among it |
-| `failures` | which failures of the query are mended by waiting |
+| `failures` | what failures of jobs and of the query mean |
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from spillway.storage import StorageError, private
 from spillway.stream.boundary import never_closes
 from spillway.stream.commands import CommandSource
 from spillway.stream.day_before import day_before
-from spillway.stream.driver import Ended, StreamDriver, first_lines
-from spillway.stream.failures import OF_THE_JVM, beyond_mending, deleted
+from spillway.stream.driver import Ended, StreamDriver
+from spillway.stream.failures import OF_THE_JVM, beyond_mending, deleted, first_lines
 from spillway.stream.genesis import check_same, state_of_query
 from spillway.stream.job import EpochJob, Placement
 from spillway.stream.run import IntakeHeld, StreamFailed, Wanted, Watcher
