@@ -24,8 +24,8 @@ import pytest
 
 from spillway.cleanup.deferred import TopicSource
 from spillway.corrections import job
-from spillway.corrections.job import Corrected, CorrectionRequest, KeptRevision, run_correction
-from spillway.corrections.rows import Correction, check
+from spillway.corrections.job import Corrected, CorrectionRequest, run_correction
+from spillway.corrections.rows import Correction, KeptRevision, check
 from spillway.corrections.task import AdditionTask, PartAdded, add_parts
 from spillway.decode import compile_query, decode
 from spillway.decode.chunks import Chunk

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 from spillway.cleanup.deferred import TopicSource
 from spillway.cli import app
-from spillway.corrections.job import Corrected, KeptRevision, run_correction
-from spillway.corrections.rows import Correction, CorrectionRefused, from_file
+from spillway.corrections.job import Corrected, run_correction
+from spillway.corrections.rows import Correction, CorrectionRefused, KeptRevision, from_file
 from spillway.corrections.shown import corrected_lines
 from spillway.corrections.task import batched
 from spillway.corrections.topics import begin_of, from_topic

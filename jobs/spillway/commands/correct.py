@@ -16,8 +16,7 @@ from spillway.commands.given import AsJson, dated
 from spillway.commands.terminal import out, say, say_json, who
 
 if TYPE_CHECKING:
-    from spillway.corrections.job import KeptRevision
-    from spillway.corrections.rows import Correction
+    from spillway.corrections.rows import Correction, KeptRevision
 
 
 def correct(

@@ -42,7 +42,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spillway.cleanup.deferred import TopicSource, frame_schema, parts_of
-from spillway.corrections.rows import ROWS, Correction, CorrectionRefused
+from spillway.corrections.rows import ROWS, Correction, CorrectionRefused, KeptRevision
 from spillway.corrections.task import (
     ADDED_SCHEMA,
     AdditionTask,
@@ -108,19 +108,6 @@ class CorrectionRequest:
     by: str
 
 
-@dataclass(frozen=True)
-class KeptRevision:
-    """What the rows of a revision say of it."""
-
-    revision: int
-    source: str
-    reason: str
-    by: str
-    digest: str
-    read_to: TopicPlace | None
-    rows: int
-
-
 def run_correction(
     start_spark: Callable[[], Any],
     warehouse: Warehouse,
@@ -172,7 +159,7 @@ def run_correction(
         )
         rows = correction.as_revision(mine.revision, time.time_ns() // 1000)
         run.check_input()
-        files, results = run.added(mine.revision, run.rows(mine.revision), rows, write=not plan)
+        files, results = run.added(mine.revision, run.rows(1, mine.revision), rows, write=not plan)
         if plan:
             left = sum(each.revision not in noted for each in kept if each is not known)
             own = _revision(mine, results)
@@ -303,7 +290,7 @@ class _Run:
             for row in counted.to_pylist()
         ]
 
-    def rows(self, before: int, since: int = 1) -> pa.Table:
+    def rows(self, since: int, before: int) -> pa.Table:
         """Rows of the kept revisions from `since` to the one before `before` (`ROWS`)."""
         table = self._read(["revision", *ROWS.names])
         of = pc.field("revision")
@@ -345,8 +332,8 @@ class _Run:
                 self.check_input()
                 files, _ = self.added(
                     each.revision,
-                    self.rows(each.revision),
-                    self.rows(each.revision + 1, each.revision),
+                    self.rows(1, each.revision),
+                    self.rows(each.revision, each.revision + 1),
                 )
                 self._warehouse.apply_correction(self._session, each.revision, files)
             done.append(self.note(each, began))

@@ -94,6 +94,19 @@ class Correction:
         return table.sort_by([("topic", "ascending"), ("offset", "ascending")])
 
 
+@dataclass(frozen=True)
+class KeptRevision:
+    """What the rows of a revision say of it."""
+
+    revision: int
+    source: str
+    reason: str
+    by: str
+    digest: str
+    read_to: TopicPlace | None
+    rows: int
+
+
 def from_file(path: Path, stream: str | None, plans: Sequence[StreamPlan]) -> Correction:
     """The rows of a recording. `stream`: whose messages they are, where neither its lines nor its
     name say so.

@@ -8,8 +8,13 @@ import numpy as np
 import pyarrow as pa
 
 from spillway.cleanup.deferred import TopicSource
-from spillway.corrections.job import KeptRevision
-from spillway.corrections.rows import Correction, CorrectionRefused, check, topic_of
+from spillway.corrections.rows import (
+    Correction,
+    CorrectionRefused,
+    KeptRevision,
+    check,
+    topic_of,
+)
 from spillway.kafka.client import cluster, demand_listener
 from spillway.protocol.offsets import greater, padded, rows_between
 from spillway.report.words import times_text

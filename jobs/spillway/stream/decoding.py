@@ -1,8 +1,7 @@
 """Decoding, the half of an epoch before the shuffle: messages in, blocks for slots out.
 
-It imports no Spark and no deltalake (whose
-runtime does not survive the fork that makes a worker). Everything that it knows comes in the
-pickled task.
+It imports no Spark and no deltalake (whose runtime does not survive the fork that makes a worker).
+Everything that it knows comes in the pickled task.
 """
 
 from __future__ import annotations
