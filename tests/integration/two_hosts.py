@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,6 @@ class Hosted:
     network: Network
     listen: str
     stream: subprocess.Popen[str] | None = None
-    told: int = field(default=0)
 
     def figures(self) -> Samples:
         """What the running stream serves; empty while it serves nothing."""
