@@ -28,6 +28,7 @@ from spillway.decode.chunks import COLUMNS, Chunk, chunks_of
 from spillway.engine.wire.blocks import Block
 from spillway.following.position import Position, next_step, taken
 from spillway.following.rows import Follower
+from spillway.kafka.reading import TopicDeleted
 from spillway.produce.recording import RecordingError
 from spillway.protocol.recovery import InputChanged
 from spillway.protocol.state import AnotherQuery
@@ -337,6 +338,31 @@ def test_a_topic_that_was_read_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.values.to_pylist(), told) == (topic.values[1][3:], [])
     whole = replace(kept, read_to=place.model_copy(update={"end": [2, 4]}))
     assert read_topic(monkeypatch, topic, whole)[0] is None
+
+
+def test_a_topic_that_has_more_than_a_correction_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read on by the next run: partition 1 first, two messages at a time."""
+    topic = LateTopic()
+    sizes = [sum(map(len, topic.values[p][b:e])) for p, b, e in ((1, 1, 3), (1, 3, 4), (0, 0, 2))]
+    monkeypatch.setattr("spillway.corrections.rows.MOST_BYTES", sum(sizes[:2]) + 60)
+    first, told = read_topic(monkeypatch, topic)
+    assert first is not None
+    assert first.read_to == TopicPlace(topic="late", id="i", end=[0, 4])
+    assert first.values.to_pylist() == topic.values[1][1:]
+    assert told[-1] == "'late' has more than a correction takes: run it again for what is left"
+    kept = KeptRevision(1, "late", "", "", "", first.read_to, 3)
+    rest, told = read_topic(monkeypatch, topic, kept)
+    assert rest is not None
+    assert rest.read_to == TopicPlace(topic="late", id="i", end=[2, 4])
+    assert (rest.values.to_pylist(), told) == (topic.values[0], [])
+    names = ["i", "other"]
+    monkeypatch.setattr(
+        LateTopic,
+        "topics",
+        lambda _, asked: [Topic(name=name, id=names.pop(0), partitions=2) for name in asked],
+    )
+    with pytest.raises(TopicDeleted, match="'late' was deleted and created again"):
+        read_topic(monkeypatch, topic)
 
 
 def test_a_topic_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,15 @@
-"""A topic's messages as a correction: those that no earlier revision of the session has read."""
+"""A topic's messages as a correction: those that no earlier revision of the session has read, as
+many as a correction takes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from spillway.cleanup.deferred import TopicSource
+from spillway.corrections import rows
 from spillway.corrections.rows import (
     Correction,
     CorrectionRefused,
@@ -15,7 +17,9 @@ from spillway.corrections.rows import (
     check,
     topic_of,
 )
+from spillway.decode.chunks import Chunk
 from spillway.kafka.client import cluster, demand_listener
+from spillway.kafka.reading import TopicDeleted
 from spillway.protocol.offsets import greater, padded, rows_between
 from spillway.report.words import times_text
 from spillway.stream.messages import ranges_of, read_messages
@@ -30,7 +34,8 @@ def from_topic(
     tell: Callable[[str], None],
     kept: Sequence[KeptRevision],
 ) -> Correction | None:
-    """What a topic holds now and no revision in `kept` has read; None: nothing.
+    """What a topic holds now and no revision in `kept` has read; None: nothing. Of more than a
+    correction takes it is a part, and the next run gives the next one.
 
     `stream`: whose messages they are; None: that of the topic's name. Raises `CorrectionRefused`,
     `TopicProblem`, KafkaUnavailable.
@@ -53,7 +58,15 @@ def from_topic(
     if not rows_between(start, end):
         return None
     messages = source.messages.identified([found])
-    chunks = list(read_messages(messages, ranges_of(start, end)))
+    chunks, read_to = _as_many_as_fit(read_messages(messages, ranges_of(start, end)), start)
+    if read_to is None:
+        read_to = end
+    else:
+        with cluster(messages.bootstrap, messages.client) as view:
+            (now,) = view.topics([topic])
+        if now.id != found.id:  # who reads to the end is told by the reader
+            raise TopicDeleted(f"topic {topic!r} was deleted and created again")
+        tell(f"{topic!r} has more than a correction takes: run it again for what is left")
     if not chunks:  # of a topic with transactions some offsets are no messages
         return None
     chunks.sort(key=lambda each: (each.partition, int(each.offsets[0])))
@@ -64,11 +77,25 @@ def from_topic(
         values=pa.concat_arrays([each.values.cast(pa.binary()) for each in chunks]),
         offsets=np.arange(1, len(offsets) + 1),
         source=topic,
-        read_to=TopicPlace(topic=topic, id=found.id, end=end[topic]),
+        read_to=TopicPlace(topic=topic, id=found.id, end=read_to[topic]),
         places=(partitions, offsets),
     )
     check(correction, source.streams, topic)
     return correction
+
+
+def _as_many_as_fit(came: Iterable[Chunk], start: Offsets) -> tuple[list[Chunk], Offsets | None]:
+    """The first chunks of at most `MOST_BYTES`, and where they end; None: these were all."""
+    chunks: list[Chunk] = []
+    size = 0
+    read_to = {topic: list(begins) for topic, begins in start.items()}
+    for chunk in came:
+        size += chunk.values.nbytes
+        if chunks and size > rows.MOST_BYTES:
+            return chunks, read_to
+        chunks.append(chunk)
+        read_to[chunk.topic][chunk.partition] = int(chunk.offsets[-1]) + 1
+    return chunks, None
 
 
 def begin_of(kept: Sequence[KeptRevision], topic: str, topic_id: str, end: Offsets) -> Offsets:
