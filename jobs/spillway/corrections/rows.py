@@ -181,7 +181,12 @@ def check(rows: Correction, plans: Sequence[StreamPlan], source: str) -> None:
     lines = [f"{source}, {rows.where(at)}: {problems[at]}" for at in sorted(problems)[:SHOWN]]
     if (more := len(problems) - SHOWN) > 0:
         lines.append(f"... and {more:,} more")
-    raise CorrectionRefused("\n".join([*lines, "Nothing was done: mend these rows or remove them"]))
+    remedy = "mend these rows or remove them"
+    if rows.places is not None:
+        remedy = (
+            "a topic keeps them, so send the others, and these as they should be, to another one"
+        )
+    raise CorrectionRefused("\n".join([*lines, f"Nothing was done: {remedy}"]))
 
 
 def decoded(
