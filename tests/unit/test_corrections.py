@@ -19,7 +19,13 @@ from typer.testing import CliRunner
 from spillway.cleanup.deferred import TopicSource
 from spillway.cli import app
 from spillway.corrections.job import Corrected, run_correction
-from spillway.corrections.rows import Correction, CorrectionRefused, KeptRevision, from_file
+from spillway.corrections.rows import (
+    Correction,
+    CorrectionRefused,
+    KeptRevision,
+    check,
+    from_file,
+)
 from spillway.corrections.shown import corrected_lines
 from spillway.corrections.task import batched
 from spillway.corrections.topics import begin_of, from_topic
@@ -40,6 +46,7 @@ from spillway.verify import proof
 from spillway.verify.proof import NotCleaned, verify
 from spillway.verify.workers import Timing, decoded, decoded_schema
 from spillway_schemas.corrections import Revision, TopicPlace
+from spillway_schemas.formats import Resolved
 from spillway_schemas.journal import Topic
 from spillway_schemas.query import load_query
 from tests.closed_day import (
@@ -51,6 +58,8 @@ from tests.closed_day import (
     correction_of,
     make_closed_day,
 )
+from tests.formats import Given, avro, framed, record, written
+from tests.formats import query as avro_query
 
 QUERY = load_query("symbol")
 PLANS = compile_streams(QUERY)
@@ -268,6 +277,21 @@ def test_a_digest_is_of_the_rows_and_their_order() -> None:
     ]
     assert len(set(every)) == len(every)
     assert of(("a", b"bc")) == every[0]
+
+
+def test_rows_whose_schema_came_after_them_are_no_strangers() -> None:
+    """The registry did not know the id all day, and does now: a correction's rows come now."""
+    schema = record(("symbol", "string"))
+
+    class Since(Given):
+        def resolve(self, schema_id: int, newest_ms: int) -> Resolved:
+            return Resolved(self.schemas[schema_id], 1_700_000_000_000, "unknown until then")
+
+    [each, *_] = compile_streams(avro_query('format = "avro"\nfields = { symbol = "string" }'))
+    each = replace(each, writers=Since(written(7, schema)))
+    value = framed(7, avro(schema, {"symbol": "A"}))
+    rows = Correction(pa.array(["s"]), pa.array([value], pa.binary()), np.array([1]), "late")
+    check(rows, [each], "late")
 
 
 # --- a topic

@@ -8,6 +8,7 @@ no watermark any more, so no row of a correction is late.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -171,8 +172,10 @@ def check(rows: Correction, plans: Sequence[StreamPlan], source: str) -> None:
     whole = rows.values.is_null().to_numpy(zero_copy_only=False)
     problems |= dict.fromkeys(np.flatnonzero(whole).tolist(), "a row without a value")
     if not problems:
-        number = np.arange(len(rows.topics))
-        for chunk, plan, found in decoded(replace(rows, offsets=number).as_revision(1, 0), plans):
+        # They come now: what an id of a schema means may depend on it (`spillway.registry.known`).
+        numbered = replace(rows, offsets=np.arange(len(rows.topics)))
+        now = numbered.as_revision(1, time.time_ns() // 1000)
+        for chunk, plan, found in decoded(now, plans):
             reasons = zip(found.rejected.tolist(), found.reasons, strict=True)
             for position, reason in reasons:
                 problems.setdefault(int(chunk.offsets[position]), f"{plan.name}: {reason}")
