@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from spillway.doctor import _clocks
 from spillway.protocol.state import begin
-from spillway.readmodel.clocks import TOLERATED_MS, ToldClocks, ahead_ms, clocks_text, wrong_clocks
+from spillway.readmodel.clocks import TOLERATED_MS, ahead_ms, clocks_text, wrong_clocks
+from spillway.stream.troubles import ClockWatch
 from spillway_schemas.journal import SlotTotals
 from tests.protocol_entries import genesis
 
@@ -67,9 +68,9 @@ def test_the_hosts_are_named_with_the_difference() -> None:
 
 
 def test_it_is_said_once_and_said_when_it_is_over() -> None:
-    clocks = ToldClocks()
+    clocks = ClockWatch()
     heard = [
-        clocks.heard([totals(0, "a", ahead_a), totals(1, "b", ahead_b)], 900)
+        clocks.told([totals(0, "a", ahead_a), totals(1, "b", ahead_b)], 900)
         for ahead_a, ahead_b in (
             (0, -HOUR_MS),
             (0, -HOUR_MS + 9),
@@ -89,21 +90,21 @@ def test_it_is_said_once_and_said_when_it_is_over() -> None:
 
 def test_a_clock_that_a_slow_epoch_hides_does_not_agree_again() -> None:
     """It is 8 s ahead all the time; then it is set, which slow epochs show, too."""
-    clocks = ToldClocks()
-    assert len(clocks.heard([totals(0, "a", 7_000)], 1_000)) == 1
-    assert clocks.heard([totals(0, "a", 0)], 9_000) == []
-    assert clocks.heard([totals(0, "a", 2_000)], 6_000) == []
-    assert clocks.heard([totals(0, "a", 7_500)], 500) == []
-    assert clocks.heard([totals(0, "a", 0)], 7_600) == []
-    [told] = clocks.heard([totals(0, "a", 0)], 7_400)
+    clocks = ClockWatch()
+    assert len(clocks.told([totals(0, "a", 7_000)], 1_000)) == 1
+    assert clocks.told([totals(0, "a", 0)], 9_000) == []
+    assert clocks.told([totals(0, "a", 2_000)], 6_000) == []
+    assert clocks.told([totals(0, "a", 7_500)], 500) == []
+    assert clocks.told([totals(0, "a", 0)], 7_600) == []
+    [told] = clocks.told([totals(0, "a", 0)], 7_400)
     assert told == "the clocks of a and of the driver agree again"
 
 
 def test_of_a_host_that_is_gone_nothing_is_said() -> None:
-    clocks = ToldClocks()
-    assert len(clocks.heard([totals(0, "a"), totals(1, "b", HOUR_MS)], 900)) == 1
-    assert clocks.heard([totals(0, "a"), totals(1, "a")], 900) == []
-    assert clocks.heard([totals(0, "a"), totals(1, "b", HOUR_MS)], 900) == []
+    clocks = ClockWatch()
+    assert len(clocks.told([totals(0, "a"), totals(1, "b", HOUR_MS)], 900)) == 1
+    assert clocks.told([totals(0, "a"), totals(1, "a")], 900) == []
+    assert clocks.told([totals(0, "a"), totals(1, "b", HOUR_MS)], 900) == []
 
 
 @given(
@@ -111,9 +112,9 @@ def test_of_a_host_that_is_gone_nothing_is_said() -> None:
 )
 def test_a_clock_that_nobody_sets_is_told_of_once(ahead: int, jobs: list[tuple[int, int]]) -> None:
     """`jobs`: how long each ran before its host's clock was read, and after."""
-    clocks = ToldClocks()
+    clocks = ClockWatch()
     heard = [
-        clocks.heard([totals(0, "a", ahead_ms(until + ahead, 0, until + after))], until + after)
+        clocks.told([totals(0, "a", ahead_ms(until + ahead, 0, until + after))], until + after)
         for until, after in jobs
     ]
     assert sum(map(len, heard)) <= 1

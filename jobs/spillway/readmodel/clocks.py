@@ -12,7 +12,6 @@ counted from it; and what checks times of its own (an object store, TLS) refuses
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
 from spillway_schemas.journal import SlotTotals
 
@@ -52,36 +51,6 @@ def clocks_text(wrong: Mapping[str, int]) -> str:
         f"clocks differ: {hosts}. The join is exact all the same, but committed_at and the delays "
         f"of results are wrong by as much: {REMEDY}"
     )
-
-
-@dataclass
-class ToldClocks:
-    """What people were told of hosts' clocks."""
-
-    least_ms: dict[str, int] = field(default_factory=dict)
-    """By host whose clock is wrong, how far at least, whichever way."""
-
-    def heard(self, slots: Iterable[SlotTotals], took_ms: int) -> list[str]:
-        """What to tell them after an epoch whose job took so long: once when a clock is found
-        wrong, and once when it has been set. One that a slow job hides is wrong still, and of a
-        host that did not take part nothing is known."""
-        slots = list(slots)
-        wrong, texts = wrong_clocks(slots), []
-        most_ms: dict[str, int] = {}
-        for each in slots:
-            most_ms[each.host] = max(most_ms.get(each.host, 0), abs(each.clock_ahead_ms) + took_ms)
-        for host in self.least_ms.keys() & most_ms.keys():
-            if most_ms[host] < self.least_ms[host]:  # it is not where it was
-                self.least_ms[host] = 0
-        if wrong.keys() - self.least_ms.keys():
-            texts.append(clocks_text(wrong))
-        for host, ms in wrong.items():
-            self.least_ms[host] = max(abs(ms), self.least_ms.get(host, 0))
-        if right := sorted(host for host, least_ms in self.least_ms.items() if not least_ms):
-            texts.append(f"the clocks of {', '.join(right)} and of the driver agree again")
-            for host in right:
-                del self.least_ms[host]
-        return texts
 
 
 def _span(ms: int) -> str:

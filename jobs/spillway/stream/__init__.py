@@ -11,7 +11,7 @@
 | `worker` | what runs in Spark's workers after the shuffle |
 | `commands`, `boundary` | what waits to be answered; the calendar's seal |
 | `day_before` | how the rows of the session before came |
-| `failures`, `troubles`, `silence` | a query that fails; a slow disk, memory; a silent host |
+| `failures`, `troubles`, `silence` | what fails; disks, memory, clocks; silent hosts |
 | `progress`, `interrupts` | a line an epoch; how it is asked to stop |
 
 Cleanup, corrections and the proof work in Spark, too, and share:

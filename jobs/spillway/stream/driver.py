@@ -28,11 +28,10 @@ from spillway.protocol.plan import Plan
 from spillway.protocol.redo import Apply
 from spillway.protocol.snapshot import is_due
 from spillway.protocol.state import JournalState
-from spillway.readmodel.clocks import ToldClocks
 from spillway.readmodel.kept import keep
 from spillway.stream.failures import cause_of, first_lines
 from spillway.stream.job import EpochJob
-from spillway.stream.troubles import DiskWatch, MemoryWatch
+from spillway.stream.troubles import ClockWatch, DiskWatch, MemoryWatch
 from spillway.tables import JournalConflict, OutcomeUnknown, Warehouse
 from spillway_schemas.commands import CommandLine
 from spillway_schemas.journal import Epoch, EpochHead, Genesis, Offsets, SlotReport, Topic
@@ -85,7 +84,7 @@ class StreamDriver:
         self._interval_s = interval_s
         self._disks, self._memory = DiskWatch(), MemoryWatch()
         self._works: list[Work] = []
-        self._clocks = ToldClocks()
+        self._clocks = ClockWatch()
         self._kept_n, self._open = -1, ""  # so the first state is kept
         name = f"{socket.gethostname()}/{os.getpid()}"
         self._driver, instructions = protocol.start(name, _now(), process_identity(), query)
@@ -281,7 +280,7 @@ class StreamDriver:
             for what in report.warnings:
                 self._on_trouble(f"epoch {plan.epoch}: slot {report.slot}: {what}")
         totals = [report.totals for report in reports if report.totals is not None]
-        for told in self._clocks.heard(totals, math.ceil((time.monotonic() - began) * 1000)):
+        for told in self._clocks.told(totals, math.ceil((time.monotonic() - began) * 1000)):
             self._on_trouble(told)
         if statistics:
             self._statistics_at = time.monotonic()

@@ -1,7 +1,8 @@
-"""What the machine does to a stream: disks that are slow, memory that runs out. Said with figures.
+"""What machines do to a stream: slow disks, memory that runs out, wrong clocks. Said with figures.
 
-Neither is an error of its own. A slow disk makes every epoch longer, and nothing else; a process
-that the kernel kills for want of memory leaves no word but a counter of its control group.
+None is an error of its own. A slow disk makes every epoch longer, and nothing else; a process that
+the kernel kills for want of memory leaves no word but a counter of its control group; a clock makes
+times wrong, and no result.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from spillway.readmodel.clocks import clocks_text, wrong_clocks
 from spillway.readmodel.disks import SLOW_S
 from spillway.report.words import bytes_text, times_text
-from spillway_schemas.journal import SlotReport
+from spillway_schemas.journal import SlotReport, SlotTotals
 from spillway_schemas.memory import killed_for_memory, most_memory
 
 EVERY_S = 60.0
@@ -38,6 +40,36 @@ def memory_text(killed: int) -> str:
         f"this control group may have {bytes_text(most_memory())}, state on tmpfs included). Lower "
         "state.budget_bytes, or give it more memory"
     )
+
+
+class ClockWatch:
+    """Hosts' clocks, and what people were told of them."""
+
+    def __init__(self) -> None:
+        self._least_ms: dict[str, int] = {}
+        """By host whose clock is wrong, how far at least, whichever way."""
+
+    def told(self, slots: Iterable[SlotTotals], took_ms: int) -> list[str]:
+        """What to tell after an epoch whose job took so long: once when a clock is found wrong, and
+        once when it has been set. One that a slow job hides is wrong still, and of a host that did
+        not take part nothing is known."""
+        slots = list(slots)
+        wrong, texts = wrong_clocks(slots), []
+        most_ms: dict[str, int] = {}
+        for each in slots:
+            most_ms[each.host] = max(most_ms.get(each.host, 0), abs(each.clock_ahead_ms) + took_ms)
+        for host in self._least_ms.keys() & most_ms.keys():
+            if most_ms[host] < self._least_ms[host]:  # it is not where it was
+                self._least_ms[host] = 0
+        if wrong.keys() - self._least_ms.keys():
+            texts.append(clocks_text(wrong))
+        for host, ms in wrong.items():
+            self._least_ms[host] = max(abs(ms), self._least_ms.get(host, 0))
+        if right := sorted(host for host, least_ms in self._least_ms.items() if not least_ms):
+            texts.append(f"the clocks of {', '.join(right)} and of the driver agree again")
+            for host in right:
+                del self._least_ms[host]
+        return texts
 
 
 class DiskWatch:
