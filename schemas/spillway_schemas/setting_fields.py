@@ -317,7 +317,7 @@ class KafkaSettings(Section):
     ] = Field(
         default={},
         description=(
-            "Client options by their Java names (`security.protocol`, `isolation.level`, ...); "
+            "Client options by their Java names (`security.protocol`, `sasl.mechanism`, ...); "
             "given to Spark as they are, translated for kafka-python. No value is ever shown but "
             "of names that are known to be harmless."
         ),

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
+from typing import Any
 
+import kafka
+import pytest
+from kafka.errors import KafkaTimeoutError
+
+from spillway.kafka import backlog, reading
+from spillway.kafka.backlog import BacklogReader
+from spillway.kafka.client import KafkaUnavailable
+from spillway.kafka.last import last_committed
 from spillway.kafka.options import OptionError, python_options
+from spillway.kafka.reading import TopicReader
+from spillway_schemas.secret import Options
 
 
 @pytest.mark.parametrize(
@@ -86,3 +97,35 @@ def test_pem_stores_are_files():
 def test_what_cannot_be_translated_is_refused(options, message):
     with pytest.raises(OptionError, match=message):
         python_options(options, "consumer")
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        pytest.param(lambda given: last_committed("h:1", given, "t", 0), id="last"),
+        pytest.param(lambda given: BacklogReader("h:1", given).look({"t": [0]}), id="backlog"),
+        pytest.param(lambda given: TopicReader("h:1", given), id="reader"),
+    ],
+)
+def test_no_option_lets_messages_count_that_were_not_committed(
+    monkeypatch: pytest.MonkeyPatch, look: Callable[[Options], object]
+) -> None:
+    """The position of a transaction that was given up would have a relay pass over its rows."""
+    asked: list[dict[str, Any]] = []
+
+    class Consumer:
+        DEFAULT_CONFIG = kafka.KafkaConsumer.DEFAULT_CONFIG
+
+        def __init__(self, **config: Any) -> None:
+            asked.append(config)
+            raise KafkaTimeoutError
+
+    monkeypatch.setattr(kafka, "KafkaConsumer", Consumer)
+    monkeypatch.setattr(reading, "KafkaConsumer", Consumer)
+    monkeypatch.setattr(backlog, "listens", lambda *_: True)
+    given: Options = {"isolation.level": "read_uncommitted", "enable.auto.commit": "true"}
+    with pytest.raises(KafkaUnavailable):
+        look(given)
+    [config] = asked
+    assert config["isolation_level"] == "read_committed"
+    assert config["enable_auto_commit"] is False

@@ -261,7 +261,11 @@ def test_a_salt_is_the_least_value_of_its_partition() -> None:
 
 
 def test_kafka_is_read_so_that_lost_rows_are_an_error() -> None:
-    client = {"security.protocol": "SSL", "fetch.max.wait.ms": 9}
+    client = {
+        "security.protocol": "SSL",
+        "fetch.max.wait.ms": 9,
+        "isolation.level": "read_uncommitted",
+    }
     assert kafka_options("h:1,h:2", ["b", "a", "b"], client) == {
         "kafka.bootstrap.servers": "h:1,h:2",
         "subscribe": "a,b",

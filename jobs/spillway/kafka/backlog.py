@@ -73,17 +73,20 @@ class BacklogReader:
 
         config: dict[str, Any] = {
             "client_id": "spillway-backlog",
-            "isolation_level": "read_committed",
-            "auto_offset_reset": "earliest",  # what retention took cannot wait any more
-            "enable_auto_commit": False,
-            "allow_auto_create_topics": False,
             "bootstrap_timeout_ms": int(ANSWER_S * 1000),
             "metadata_max_age_ms": 30_000,
             "reconnect_backoff_max_ms": int(ANSWER_S * 1000),  # a broker that is back is seen soon
             "metrics_enabled": False,
         } | python_options(self._options, "consumer")
-        # A batch is worth reading for its first row only.
-        config |= {"max_partition_fetch_bytes": FETCH_BYTES, "fetch_max_wait_ms": 20}
+        config |= {
+            "isolation_level": "read_committed",
+            "auto_offset_reset": "earliest",  # what retention took cannot wait any more
+            "enable_auto_commit": False,
+            "allow_auto_create_topics": False,
+            # A batch is worth reading for its first row only.
+            "max_partition_fetch_bytes": FETCH_BYTES,
+            "fetch_max_wait_ms": 20,
+        }
         return KafkaConsumer(bootstrap_servers=self._bootstrap.split(","), **config)
 
     def _ends(self, read: Offsets) -> Offsets:

@@ -23,15 +23,15 @@ def last_committed(bootstrap: str, options: Options, topic: str, partition: int)
     from kafka import KafkaConsumer
     from kafka.errors import KafkaError
 
-    config: dict[str, Any] = {
+    config: dict[str, Any] = python_options(options, "consumer") | {
         "client_id": "spillway-last",
         "isolation_level": "read_committed",
         "auto_offset_reset": "earliest",
         "enable_auto_commit": False,
         "allow_auto_create_topics": False,
+        "fetch_max_wait_ms": 20,
         "metrics_enabled": False,
-    } | python_options(options, "consumer")
-    config |= {"fetch_max_wait_ms": 20}
+    }
     try:
         consumer = KafkaConsumer(bootstrap_servers=bootstrap.split(","), **config)
         try:

@@ -33,15 +33,18 @@ def kafka_options(
     bootstrap: str, topics: Iterable[str], client: Options
 ) -> dict[str, str | SecretStr]:
     """Options of the source. `client`: Java client names and values."""
-    ours: dict[str, str | SecretStr] = {
+    given: dict[str, str | SecretStr] = {
+        f"kafka.{name}": value if isinstance(value, SecretStr) else str(value)
+        for name, value in client.items()
+    }
+    ours = {
         "kafka.bootstrap.servers": bootstrap,
         "subscribe": ",".join(sorted(set(topics))),
+        # Tasks read what is committed alone: an epoch that ended beyond it would have to wait.
         "kafka.isolation.level": "read_committed",
         "failOnDataLoss": "true",
     }
-    for name, value in client.items():
-        ours[f"kafka.{name}"] = value if isinstance(value, SecretStr) else str(value)
-    return _answer_times(client) | ours
+    return _answer_times(client) | given | ours
 
 
 def _answer_times(client: Options) -> dict[str, str | SecretStr]:
