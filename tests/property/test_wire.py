@@ -233,6 +233,23 @@ def test_what_is_wrong_behind_a_right_checksum_is_an_error() -> None:
         list(read_records([dataclasses.replace(header, records=8)], plain))
 
 
+@pytest.mark.parametrize("size", [4, 1 << 33, (1 << 62), (1 << 63) - 20, (1 << 63) - 1])
+def test_no_size_of_a_value_points_outside_its_record(size: int) -> None:
+    """Two bytes, and a size that is greater: sums with it may pass 2**63."""
+    from kafka.record.util import encode_varint
+
+    record = bytearray(b"\0\0\0\1")  # attributes, both deltas, no key
+    encode_varint(size, record.append)
+    record += b"ab\0"
+    body = bytearray()
+    encode_varint(len(record), body.append)
+    body += record
+    head = packed(0, rows_of([b"x"]))[:61]
+    length = struct.pack(">i", 61 - 12 + len(body))
+    with pytest.raises(BatchDamaged, match="longer than it says"):
+        by_columns(sealed(head[:8] + length + head[12:] + body))
+
+
 def test_an_old_format_is_named() -> None:
     old = struct.pack(">qiIbb", 5, 30, 0, 1, 0) + b"\0" * 28
     with pytest.raises(BatchDamaged, match="older than Kafka"):

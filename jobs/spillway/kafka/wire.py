@@ -405,7 +405,8 @@ def _fields(data: Bytes, begins: I64) -> _Fields:
     offset, at = _varints(data, at)
     key_size, key = _varints(data, at)
     size, value = _varints(data, key + np.maximum(key_size, 0))
-    if (value + np.maximum(size, 0) > end).any() or (size < -1).any() or (key_size < -1).any():
+    # Subtracted, not added: a size near 2**63 would wrap, and the views would point anywhere.
+    if (size > end - value).any() or (size < -1).any() or (key_size < -1).any():
         raise BatchDamaged("a record is longer than it says")
     return _Fields(ms, offset, key, value, size)
 
