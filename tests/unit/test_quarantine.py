@@ -11,6 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from spillway import quarantine
+from spillway.engine.wire.blocks import REJECTED_SCHEMA
+from spillway.engine.wire.quarantine import quarantine_tables
 from spillway.quarantine import list_rows
 from spillway.tables import Warehouse
 from tests.report_journal import BEGAN, DAY, add_file, open_warehouse
@@ -94,3 +96,15 @@ def test_only_files_that_may_have_a_newest_row_are_opened(
     monkeypatch.setattr(quarantine.pq, "ParquetFile", Counting)
     assert [row["epoch"] for row in list_rows(warehouse, None, 15)] == [4] * 10 + [3] * 5
     assert read == [4, 3]
+
+
+def test_a_record_of_any_time_is_kept() -> None:
+    """Producers date records: in nanoseconds by mistake, say. No one of them ends the stream."""
+    stamps = [1_767_623_400_123, 1_767_623_400_123_456_789, 2**63 - 1, -(2**63), -1]
+    row = {"topic": "stock", "partition": 0, "offset": 0, "reason": "bad", "value": b"x"}
+    rows = [{**row, "kafka_ms": each} for each in stamps]
+    given = pa.Table.from_pylist(rows, REJECTED_SCHEMA)
+    [table] = quarantine_tables([given], epoch=1, written_at_us=BEGAN_US)
+    most = 9_223_372_036_854_775_000
+    found = table["kafka_timestamp"].cast(pa.int64()).to_pylist()
+    assert found == [1_767_623_400_123_000, most, most, -most, -1_000]

@@ -149,8 +149,6 @@ def judge_times(name: str, config: Mapping[str, str], boundary: str) -> list[Che
     if ahead_ms > DAY_MS:
         some = "any time" if ahead_ms >= LAST_MS else days(ahead_ms)
         what = f"producers may date records {some} ahead of the broker"
-        if ahead_ms >= LAST_MS:
-            what += "; Spark cannot read one dated after the year 294246, and the stream ends"
         mend = f"set the topic's message.timestamp.after.max.ms to {DAY_MS} or less"
         checks.append(Check(title, "warn", what, mend))
     return checks

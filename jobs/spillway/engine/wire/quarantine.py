@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 QUARANTINE_SCHEMA = pa.schema(
     [
@@ -20,6 +21,9 @@ QUARANTINE_SCHEMA = pa.schema(
 )
 """Columns of a quarantine file; the table adds its partition column `session_date`."""
 
+MOST_MS = (2**63 - 1) // 1000
+"""Milliseconds that are microseconds of 64 bits."""
+
 
 def quarantine_tables(
     rejected: Sequence[pa.Table], *, epoch: int, written_at_us: int
@@ -28,7 +32,9 @@ def quarantine_tables(
     for table in rejected:
         n = table.num_rows
         stamp = pa.timestamp("us", tz="UTC")
-        kafka = table.column(5).cast(pa.timestamp("ms", tz="UTC")).cast(stamp)
+        # Whoever produces dates records as they like: what no microsecond reaches is at its end.
+        ms = pc.min_element_wise(pc.max_element_wise(table.column(5), -MOST_MS), MOST_MS)
+        kafka = ms.cast(pa.timestamp("ms", tz="UTC")).cast(stamp)
         columns = [
             *table.columns[:5],
             kafka,
