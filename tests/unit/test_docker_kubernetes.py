@@ -295,6 +295,19 @@ def test_a_change_of_settings_is_a_new_pod(default: Release) -> None:
             "sasl.jaas.config is a secret: put it into a Secret under SPILLWAY_KAFKA__OPTIONS",
         ),
         (
+            # What `--set settings.kafka.options.sasl.jaas.config=x` makes of it.
+            {"settings": {"kafka": {"options": {"sasl": {"jaas": {"config": "x"}}}}}},
+            "sasl.jaas is a secret: put it into a Secret under SPILLWAY_KAFKA__OPTIONS",
+        ),
+        (
+            {"settings": {"registry": {"options": {"ssl": {"key": {"password": "x"}}}}}},
+            "is a secret: put it into a Secret under SPILLWAY_REGISTRY__OPTIONS",
+        ),
+        (
+            {"settings": {"registry": {"options": {"basic": {"auth": {"user.info": "x"}}}}}},
+            "basic.auth.user.info is a secret",
+        ),
+        (
             {"settings": {"warehouse": {"options": {"aws_secret_access_key": "x"}}}},
             "put it into a Secret under SPILLWAY_WAREHOUSE__OPTIONS",
         ),

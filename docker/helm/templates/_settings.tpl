@@ -16,16 +16,27 @@
 {{- fail "settings.queries: a release is one stream, so install one for each query and say settings.query" -}}
 {{- end -}}
 {{- range $section, $_ := pick $settings "kafka" "registry" "warehouse" -}}
-{{- range $name, $_ := (get $settings $section).options -}}
-{{- if regexMatch "(?i)(password|secret|jaas|token|user\\.info|credential|[._]key$)" $name -}}
-{{- fail (printf "settings.%s.options: %s is a secret: put it into a Secret under SPILLWAY_%s__OPTIONS, and name that in `secrets`" $section $name (upper $section)) -}}
-{{- end -}}
-{{- end -}}
+{{- include "spillway.withoutSecrets" (dict "section" $section "options" (get $settings $section).options "above" "") -}}
 {{- end -}}
 {{- $_ := set $settings.spark "master" (printf "local[%d]" (int64 .Values.cores)) -}}
 {{- $_ := set $settings.state "root" "/dev/shm/spillway" -}}
 {{- if not (hasKey $settings.state "slots") }}{{ $_ := set $settings.state "slots" (int64 .Values.cores) }}{{ end -}}
 {{- toJson $settings -}}
+{{- end -}}
+
+{{/* Nothing, or a failure for an option that is a secret. Names may be nested, as `--set` makes them of dots. */}}
+{{- define "spillway.withoutSecrets" -}}
+{{- $above := .above -}}
+{{- $section := .section -}}
+{{- range $inner, $value := .options -}}
+{{- $name := printf "%s%s" $above $inner -}}
+{{- if regexMatch "(?i)(password|secret|jaas|token|user\\.info|credential|[._]key$)" $name -}}
+{{- fail (printf "settings.%s.options: %s is a secret: put it into a Secret under SPILLWAY_%s__OPTIONS, and name that in `secrets`" $section $name (upper $section)) -}}
+{{- end -}}
+{{- if kindIs "map" $value -}}
+{{- include "spillway.withoutSecrets" (dict "section" $section "options" $value "above" (printf "%s." $name)) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* A table as TOML: what is no table first, then each table under its name. `toToml` would write 2 as 2.0. */}}
