@@ -205,6 +205,16 @@ def test_messages_of_transactions_that_were_given_up_are_not_read() -> None:
     assert committed(found, data, [])[0].base_offset == 0
 
 
+def test_the_end_of_a_transaction_may_have_lost_its_record() -> None:
+    """As compaction leaves it, for the producer's sake: a header that tells of no record."""
+    whole = control(1, 11, False)
+    head = whole[:8] + struct.pack(">i", 61 - 12) + whole[12:57] + struct.pack(">i", 0)
+    data = packed(0, rows_of([b"a"])) + sealed(head) + packed(2, rows_of([b"b"]))
+    kept = committed(list(headers(data)), data, [])
+    values = [v for part in read_records(kept, data) for v in part.values.to_pylist()]
+    assert values == [b"a", b"b"]
+
+
 @pytest.mark.parametrize("codec", OURS)
 def test_a_wrong_bit_anywhere_is_noticed(codec: int) -> None:
     data = packed(0, rows_of([b"value %d" % n for n in range(9)]), codec)

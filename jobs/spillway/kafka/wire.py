@@ -147,7 +147,8 @@ def committed(
         while begun and begun[0][1] <= header.last_offset:
             given_up.add(begun.pop(0)[0])
         if header.is_control:
-            if not _is_commit(header, data):
+            # Compaction may take the record and leave the batch; the transaction's are gone then.
+            if header.records and not _is_commit(header, data):
                 given_up.discard(header.producer)
         elif not (header.is_transactional and header.producer in given_up):
             kept.append(header)
