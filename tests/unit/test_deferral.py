@@ -376,8 +376,12 @@ def test_the_outcome_says_how_many_rows_slots_had_lost() -> None:
 class View:
     """A cluster with one topic."""
 
-    def __init__(self, oldest: int = 0, id_: str = "id-a", newest: int = 9) -> None:
+    def __init__(
+        self, oldest: int = 0, id_: str = "id-a", newest: int = 9, stable: int | None = None
+    ) -> None:
+        """`stable`: where an open transaction begins; None: there is none."""
         self.oldest, self.id, self.newest = oldest, id_, newest
+        self.stable = newest if stable is None else stable
 
     def topics(self, names: list[str]) -> list[Topic]:
         if not self.id:
@@ -387,8 +391,8 @@ class View:
     def beginning_offsets(self, names: list[str]) -> dict[str, list[int]]:
         return {name: [self.oldest] for name in names}
 
-    def end_offsets(self, names: list[str]) -> dict[str, list[int]]:
-        return {name: [self.newest] for name in names}
+    def end_offsets(self, names: list[str], *, read_committed: bool = True) -> dict[str, list[int]]:
+        return {name: [self.stable if read_committed else self.newest] for name in names}
 
 
 @pytest.mark.parametrize(
@@ -442,6 +446,15 @@ def test_a_topic_that_this_user_may_not_see_is_not_lost() -> None:
 
     with pytest.raises(TopicProblem, match="does not let"):
         input_losses(Forbidden(), TOPICS, {"a": [0]}, {"a": [9]})  # type: ignore[arg-type]
+
+
+def test_what_lies_beyond_an_open_transaction_is_not_lost() -> None:
+    """It may be open again after a failover, though its rows were read as committed before."""
+    with pytest.raises(TopicProblem, match="beyond 5 a transaction is open again"):
+        input_losses(View(stable=5), TOPICS, {"a": [0]}, {"a": [9]})  # type: ignore[arg-type]
+    assert not input_losses(View(stable=5), TOPICS, {"a": [0]}, {"a": [5]})  # type: ignore[arg-type]
+    [cut] = input_losses(View(newest=8, stable=5), TOPICS, {"a": [0]}, {"a": [9]})  # type: ignore[arg-type]
+    assert (cut.lost.begin, cut.lost.end) == (0, 9)
 
 
 def test_lost_topics_come_first() -> None:

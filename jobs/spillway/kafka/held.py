@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from spillway.kafka.client import KafkaCluster, TopicMissing
+from spillway.kafka.client import KafkaCluster, TopicMissing, TopicProblem
 from spillway_schemas.journal import Offsets, Topic
 from spillway_schemas.losses import LostRange
 
@@ -36,7 +36,8 @@ def input_losses(
     view: KafkaCluster, topics: Iterable[Topic], start: Offsets, end: Offsets
 ) -> list[InputLoss]:
     """The same, range by range, those of lost topics first. Raises `TopicProblem` for a topic that
-    this user may not see: nobody knows what that holds.
+    this user may not see: nobody knows what that holds; and where rows are there, but lie beyond a
+    transaction that is open again.
 
     Of a topic that is another one now, and of a partition that ends before the rows do, all is
     lost: what has these offsets there are other rows.
@@ -76,6 +77,13 @@ def _losses(
         held = f"Kafka holds {name!r} partition {each.partition}"
         oldest, newest = first[each.partition], last[each.partition]
         if newest < each.end:
+            whole = view.end_offsets([name], read_committed=False)[name]
+            if each.partition < len(whole) and whole[each.partition] >= each.end:
+                raise TopicProblem(
+                    f"{held} up to offset {each.end}, but beyond {newest} a transaction is open "
+                    "again, as after a failover: nothing is lost, and nobody can read it now",
+                    "wait until its producer ends it or transaction.timeout.ms has passed",
+                )
             yield InputLoss(each, f"{held} up to offset {newest}, but the input ends at {each.end}")
         elif each.begin < oldest:
             yield InputLoss(
