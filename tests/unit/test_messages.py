@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spillway.kafka import reading
 from spillway.kafka.reading import TopicRange, TopicReader, _Answer
 from spillway.kafka.wire import headers
 from spillway.stream.messages import ROWS_WORTH_A_TASK, ranges_of, shares
@@ -47,3 +52,30 @@ def test_of_a_batch_that_begins_before_what_was_asked_for_the_first_rows_are_pas
         answer = _Answer(19, begin, data, list(headers(data)))
         found = [n for part in reader._parts(wanted, answer) for n in part.offsets.tolist()]
         assert found == list(expected)
+
+
+def test_the_first_row_that_is_asked_for_may_be_the_last_of_its_batch() -> None:
+    data = packed(0, rows_of([b"%d" % n for n in range(20)]))
+    reader = TopicReader.__new__(TopicReader)
+    reader._record_bytes, reader._batch_bytes = {}, {}
+    answer = _Answer(19, 19, data, list(headers(data)))
+    [part] = reader._parts(TopicRange("t", 0, 19, 30), answer)
+    assert part.offsets.tolist() == [19]
+
+
+def test_a_reader_takes_committed_messages_and_begins_nowhere_else_than_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where Kafka holds an offset no more it must say so: rows from elsewhere would be joined."""
+    made: dict[str, Any] = {}
+
+    def client(**config: Any) -> Any:
+        made.update(config)
+        return SimpleNamespace(_fetcher=SimpleNamespace())
+
+    monkeypatch.setattr(reading, "KafkaConsumer", client)
+    TopicReader("h:1", {"isolation.level": "read_uncommitted"})
+    assert made["isolation_level"] == "read_committed"
+    assert made["auto_offset_reset"] == "none"
+    assert not made["allow_auto_create_topics"]
+    assert not made["enable_auto_commit"]
