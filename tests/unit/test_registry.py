@@ -24,6 +24,7 @@ from spillway.registry.client import (
 )
 from spillway.registry.known import KnownSchemas
 from spillway.storage import folder
+from spillway.storage.local import LocalFolder
 from tests.registry import StandIn
 
 TEXT = '{"type":"record","name":"R","fields":[{"name":"a","type":"long"}]}'
@@ -143,6 +144,16 @@ def test_a_login_is_sent_and_never_shown(registry: StandIn) -> None:
     assert "hunter23" not in repr(client(registry, basic_auth_user_info="desk:hunter23").__dict__)
 
 
+@pytest.mark.parametrize("before", [0, 140, 190, 199])
+def test_what_a_registry_says_is_told_without_secrets(registry: StandIn, before: int) -> None:
+    """Hidden first and then cut: a part of a secret would not be found."""
+    registry.faults = [json.dumps({"-" * before + " hunter22hunter22": 1})]
+    with pytest.raises(RegistryRefuses, match="answers without what was asked for") as caught:
+        client(registry, basic_auth_user_info="desk:hunter22hunter22").schema(1)
+    assert "hunter" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
 def test_no_url_says_what_to_set() -> None:
     with pytest.raises(RegistryRefuses, match=r"set registry\.url"):
         RegistryClient("", {}, wait_s=0.0).schema(1)
@@ -214,6 +225,16 @@ def test_an_absent_id_is_not_asked_for_again_for_its_messages(
     for _ in range(3):
         keeper(registry, tmp_path, now_ms=1_000).resolve(7, 1_000)
     assert registry.asked.total() == 1
+
+
+def test_what_an_id_means_is_on_disk_before_a_row_is_judged_by_it(
+    registry: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it a power loss could take a verdict back."""
+    synced: list[str] = []
+    monkeypatch.setattr(LocalFolder, "sync", lambda _, names: synced.extend(names))
+    keeper(registry, tmp_path).resolve(7, 900)
+    assert synced[-1] == "7-0.json"
 
 
 def test_of_two_that_ask_at_once_the_first_is_believed(registry: StandIn, tmp_path: Path) -> None:
