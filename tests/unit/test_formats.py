@@ -277,6 +277,8 @@ def test_protobuf_finds_its_message_by_the_indexes(tmp_path: Path) -> None:
             b"\x04\x02\x00",
             b"\x02\x02",
             b"\x02\x08",
+            b"\x02\x01",
+            b"\x04\x02\x01",
             b"\x01",
             b"\x02",
         )
@@ -286,6 +288,8 @@ def test_protobuf_finds_its_message_by_the_indexes(tmp_path: Path) -> None:
             *[("A",)] * 3,
             "symbol: missing",
             "schema 9 has no message [4]",
+            "schema 9 has no message [-1]",
+            "schema 9 has no message [1, -1]",
             "no schema id: -1 message indexes",
             "schema 9 has no message [5]",
         ]
