@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -32,6 +33,7 @@ from spillway.corrections.topics import begin_of, from_topic
 from spillway.decode import compile_query, compile_streams
 from spillway.decode.chunks import COLUMNS, Chunk, chunks_of
 from spillway.engine.wire.blocks import Block
+from spillway.engine.wire.datafile import write_data_file
 from spillway.following.position import Position, next_step, taken
 from spillway.following.rows import Follower
 from spillway.kafka.reading import TopicDeleted
@@ -46,6 +48,7 @@ from spillway.verify import proof
 from spillway.verify.proof import NotCleaned, verify
 from spillway.verify.workers import Timing, decoded, decoded_schema
 from spillway_schemas.corrections import Revision, TopicPlace
+from spillway_schemas.filenames import data_name
 from spillway_schemas.formats import Resolved
 from spillway_schemas.journal import Topic
 from spillway_schemas.query import load_query
@@ -430,6 +433,41 @@ def test_a_plan_beside_what_was_begun(day: ClosedDay, monkeypatch: pytest.Monkey
     assert [each.revision for each in done.finished] == [1]
     assert done.revision is not None
     assert (done.revision.revision, done.revision.results) == (2, 2)
+
+
+def test_what_was_begun_is_not_finished_without_the_input(
+    day: ClosedDay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as dying:
+        dying.setattr("spillway.tables.Warehouse.apply_correction", _die)
+        with pytest.raises(KeyboardInterrupt):
+            day.correct(late())
+    day.lost = "Kafka holds 'stock' partition 0 from offset 7 on"
+    with pytest.raises(CorrectionRefused, match="from offset 7 on"):
+        day.correct(None)
+    assert {phase for phase, _ in day.results()} == {"run-time"}
+    day.lost = ""
+    assert [each.results for each in day.correct(None).finished] == [1]
+
+
+def test_what_cleanup_gave_is_none_of_a_revisions_results(day: ClosedDay) -> None:
+    warehouse = day.warehouse
+    (given,) = warehouse.files("results")
+    place = warehouse.folder("results")
+    schema = warehouse.table("results").definition.file_schema
+    with place.open(given.path) as file:
+        rows = pq.read_table(file)
+    record = write_data_file(
+        place, "results", data_name(1, "cafecafecafe", 0, 9), schema, [rows.cast(schema)],
+        {"session_date": DAY},
+    )  # fmt: skip
+    assert record is not None
+    warehouse.table("results").commit([record], "cleanup", 1)
+    warehouse.sessions.append(SessionEvent(session=DAY, event="cleaned", cleanup=len(rows)))
+    warehouse.sessions.append(SessionEvent(session=DAY, event="verified", complete=True))
+    done = day.correct(late())
+    assert done.revision is not None
+    assert done.revision.results == 1
 
 
 def test_of_two_that_finish_a_revision_one_says_so(day: ClosedDay) -> None:
