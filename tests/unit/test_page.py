@@ -337,6 +337,28 @@ def test_a_viewer_cannot_act(
     assert told() == []
 
 
+@pytest.mark.parametrize("may", ["rebalance", "market_close"])
+@pytest.mark.parametrize("path", ACTIONS)
+def test_each_action_asks_for_the_right_to_its_own_dag(
+    path: str,
+    may: str,
+    client: Client,
+    told: Callable[[], list[list[str]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who may only even out slots ends no day, and accepts no loss."""
+    dag = door.Rights().dags[may]
+
+    def allowed(_: Any, *, method: str, details: Any = None, **__: Any) -> bool:
+        return bool(method == "GET" or details.id == dag)
+
+    monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", allowed)
+    own = "rebalance" if path in ("/act/rebalance", "/act/spill") else "market_close"
+    found = client("user").post(path, json=ACTIONS[path])
+    assert found.status_code == (200 if own == may else 403)
+    assert bool(told()) == (own == may)
+
+
 def test_actions_are_the_command_line_with_name_and_reason(
     client: Client, told: Callable[[], list[list[str]]]
 ) -> None:
