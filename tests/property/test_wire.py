@@ -243,21 +243,53 @@ def test_what_is_wrong_behind_a_right_checksum_is_an_error() -> None:
         list(read_records([dataclasses.replace(header, records=8)], plain))
 
 
+def test_each_batch_holds_as_many_records_as_it_tells() -> None:
+    """Not both together: those of one would get the other's offsets."""
+    data = packed(0, rows_of([b"a", b"b"])) + packed(2, rows_of([b"c", b"d"]))
+    first, second = headers(data)
+    told = [dataclasses.replace(first, records=1), dataclasses.replace(second, records=3)]
+    with pytest.raises(BatchDamaged, match="more or fewer"):
+        list(read_records(told, data))
+
+
+def test_what_is_no_batch_is_said_in_words() -> None:
+    plain = packed(0, rows_of([b"a"]))
+    short = plain[:8] + struct.pack(">i", 20) + plain[12:32]
+    with pytest.raises(BatchDamaged, match="shorter than its header"):
+        list(headers(short))
+    for codec in (5, 6, 7):
+        unknown = plain[:21] + struct.pack(">h", codec) + plain[23:]
+        with pytest.raises(BatchDamaged, match=f"unknown codec, {codec}"):
+            by_columns(sealed(unknown))
+
+
+@pytest.mark.parametrize("sizes", [(-1, -2), (-2, 2), (-(1 << 40), 2), (-1, -(1 << 63))])
+def test_only_one_size_below_zero_means_anything(sizes: tuple[int, int]) -> None:
+    """-1 is null, of a key and of a value."""
+    with pytest.raises(BatchDamaged, match="longer than it says"):
+        by_columns(with_record(*sizes))
+
+
 @pytest.mark.parametrize("size", [4, 1 << 33, (1 << 62), (1 << 63) - 20, (1 << 63) - 1])
 def test_no_size_of_a_value_points_outside_its_record(size: int) -> None:
-    """Two bytes, and a size that is greater: sums with it may pass 2**63."""
+    """Three bytes, and a size that is greater: sums with it may pass 2**63."""
+    with pytest.raises(BatchDamaged, match="longer than it says"):
+        by_columns(with_record(-1, size))
+
+
+def with_record(key_size: int, size: int) -> bytes:
+    """A batch of one record, which tells of these sizes and has three bytes."""
     from kafka.record.util import encode_varint
 
-    record = bytearray(b"\0\0\0\1")  # attributes, both deltas, no key
+    record = bytearray(b"\0\0\0")  # attributes, both deltas
+    encode_varint(key_size, record.append)
     encode_varint(size, record.append)
     record += b"ab\0"
     body = bytearray()
     encode_varint(len(record), body.append)
-    body += record
     head = packed(0, rows_of([b"x"]))[:61]
-    length = struct.pack(">i", 61 - 12 + len(body))
-    with pytest.raises(BatchDamaged, match="longer than it says"):
-        by_columns(sealed(head[:8] + length + head[12:] + body))
+    length = struct.pack(">i", 61 - 12 + len(body) + len(record))
+    return sealed(head[:8] + length + head[12:] + body + record)
 
 
 def test_an_old_format_is_named() -> None:
