@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from rich.console import Console
 from rich.table import Table
@@ -16,6 +18,7 @@ from spillway.cleanup.job import run_cleanup
 from spillway.cleanup.progress import outcome_sentence
 from spillway.engine.join.results import result_schema
 from spillway.engine.spill.spillfile import spill_schema
+from spillway.engine.spill.unmatched import unmatched_rows
 from spillway.estimate.reading import SessionEstimate
 from spillway.estimate.scaling import Estimate
 from spillway.estimate.shown import as_json, as_tables
@@ -58,6 +61,30 @@ def test_the_journal_knows_whether_results_may_lack_rows(
     kafka: Any = Kafka()
     made = genesis_by(settings, query(more), kafka, session=DAY, now_ms=0)
     assert made.outer is outer
+
+
+def test_unmatched_results_of_one_hash_alone_are_all_of_it() -> None:
+    """A piece of a cleanup may be a single hash, of two keys here."""
+    join = OUTER.root
+    hashes = np.array([7, 7, 9], np.uint64)
+    inputs = []
+    for at, each in enumerate(join.inputs):
+        schema = join.row_schema(at)
+        rows = [] if each.optional else [{"symbol": name} for name in ("a", "b", "c")]
+        plain = {f.name: 1 if pa.types.is_integer(f.type) else None for f in schema}
+        table = pa.Table.from_pylist([plain | row for row in rows], schema)
+        inputs.append((hashes[: len(rows)], table))
+    found = unmatched_rows(join, inputs)
+    assert found is not None
+
+    def symbols(lo: int, hi: int) -> list[str]:
+        parts = [each.table["symbol"].to_pylist() for each in found.between(lo, hi, 1 << 20)]
+        return sorted(name for part in parts for name in part)
+
+    assert symbols(0, 7) == []
+    assert symbols(7, 8) == ["a", "b"]
+    assert symbols(8, 10) == ["c"]
+    assert symbols(0, 1 << 64) == ["a", "b", "c"]
 
 
 def test_an_optional_stream_is_drawn_as_one() -> None:
