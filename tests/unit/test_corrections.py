@@ -51,6 +51,7 @@ from spillway_schemas.corrections import Revision, TopicPlace
 from spillway_schemas.filenames import data_name
 from spillway_schemas.formats import Resolved
 from spillway_schemas.journal import Topic
+from spillway_schemas.losses import AcceptedLoss, LostRange
 from spillway_schemas.query import load_query
 from tests.closed_day import (
     DAY,
@@ -719,3 +720,21 @@ def test_wrong_usage(more: tuple[str, ...], told: str) -> None:
     found = CliRunner().invoke(app, ["correct", "--session", DAY, *more], env={"COLUMNS": "200"})
     assert found.exit_code == 2
     assert told in found.output
+
+
+def test_a_corrected_day_whose_loss_is_accepted_has_a_verdict(day: ClosedDay) -> None:
+    day.correct(late())
+    added = sum(n for (phase, _), n in day.results().items() if phase == "correction")
+    assert added
+    lost = LostRange(topic="stock", partition=0, begin=0, end=1)
+    loss = AcceptedLoss(ranges=[lost], reason="gone", by="ada")
+    sessions = day.warehouse.sessions
+    sessions.append(
+        SessionEvent(session=DAY, event="accepted", details={"loss": loss.model_dump()})
+    )
+    report = day.prove()
+    assert (report.complete, report.cleanup) == (False, 0)
+    assert report.details["corrections"]["results"] == added
+    outcome = sessions.history().outcomes()[DAY]
+    assert (outcome.complete, outcome.accepted) == (False, True)
+    assert standing_verdicts(sessions.read())[DAY].settles

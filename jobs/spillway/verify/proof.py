@@ -145,7 +145,7 @@ def verify(
     with cluster(bootstrap, client) as view:
         gone = input_losses(view, genesis.topics, start, sealed.end)
         if loss is not None and loss.covers(each.lost for each in gone):
-            report = _of_lost_input(warehouse, sealed, loss, time.monotonic() - began)
+            report = _of_lost_input(warehouse, sealed, loss, added, time.monotonic() - began)
             if record:
                 _record(warehouse, report, sealed, report.details["seconds"])
             return report
@@ -192,7 +192,11 @@ def verify(
 
 
 def _of_lost_input(
-    warehouse: Warehouse, sealed: Sealed, loss: AcceptedLoss, seconds: float
+    warehouse: Warehouse,
+    sealed: Sealed,
+    loss: AcceptedLoss,
+    added: AddedRows | None,
+    seconds: float,
 ) -> VerifyReport:
     """The verdict on a session whose input is lost: it is not complete, and that is all."""
     results = sum(
@@ -205,7 +209,7 @@ def _of_lost_input(
         session=sealed.session,
         expected=None,
         run_time=sealed.results,
-        cleanup=results - sealed.results,
+        cleanup=results - sealed.results - (0 if added is None else added.results),
         missing=None,
         doubled=None,
         complete=False,
@@ -217,6 +221,7 @@ def _of_lost_input(
             ],
             "cleaned": sealed.session in warehouse.sessions.cleaned(),
             "loss": loss.model_dump(),
+            **({} if added is None else {"corrections": added._asdict()}),
             "seconds": round(seconds, 3),
         },
     )
