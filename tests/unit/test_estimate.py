@@ -190,6 +190,14 @@ def test_what_says_how_to_sample_needs_an_estimate(
     assert "say what --estimate reads: add it" in " ".join(said.split())
 
 
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [(0, "0 %"), (0.00025, "0.025 %"), (0.123, "12 %"), (0.996, "99 %"), (1, "100 %")],
+)
+def test_all_is_said_of_all_alone(part: float, told: str) -> None:
+    assert shown._part(part) == told
+
+
 def test_what_is_hardly_known_is_called_rough() -> None:
     guess = SessionEstimate(
         leaves=(LeafRead("a", "a", 10**6, 0.001, 990, 10, 0),),

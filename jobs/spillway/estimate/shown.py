@@ -52,9 +52,9 @@ def as_tables(found: SessionEstimate) -> Group:
         inputs.add_row(
             leaf.name,
             count_text(leaf.offsets),
-            part_text(leaf.fraction) if leaf.fraction in (0, 1) else f"{100 * leaf.fraction:.2g} %",
+            _part(leaf.fraction),
             _about(leaf.rows, exact=leaf.fraction == 1),
-            f"{100 * leaf.rejected / seen:.2g} %" if seen else "–",
+            _part(leaf.rejected / seen) if seen else "–",
         )
     keys = _table("key", "results", "range")
     keys.columns[0].header = f"key ({', '.join(found.names)})"
@@ -62,6 +62,11 @@ def as_tables(found: SessionEstimate) -> Group:
         keys.add_row(visible(key_text(each.key)), _value(each.results), _range(each.results))
     lines = [_verdict(found.results), *_doubts(found)]
     return Group(inputs, "", *lines, "", keys) if found.keys else Group(inputs, "", *lines)
+
+
+def _part(part: float) -> str:
+    """A share in two digits; all is said of all alone."""
+    return part_text(part) if part in (0, 1) else f"{100 * min(part, 0.99):.2g} %"
 
 
 def _verdict(results: Estimate) -> str:
