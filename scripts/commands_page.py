@@ -138,7 +138,9 @@ def usage(path: str, command: TyperCommand) -> str:
     """The command with all that it needs."""
     options = [each for each in parameters(command) if isinstance(each, TyperOption)]
     words = ["spillway", path]
-    words += [f"{each.opts[0]} {each.metavar}" for each in options if each.required]
+    words += [
+        f"{each.opts[0]} {each.metavar or kind(each).upper()}" for each in options if each.required
+    ]
     if not all(each.required for each in options):
         words.append("[OPTIONS]")
     for each in parameters(command):

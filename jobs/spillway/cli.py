@@ -126,8 +126,8 @@ def common(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Which of the settings file's [queries.NAME], or another query. It is the setting "
-            "`query`.",
+            help="Which of the settings file's queries (`queries.NAME`), or another query. It is "
+            "the setting `query`.",
         ),
     ] = None,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,

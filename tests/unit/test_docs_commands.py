@@ -19,6 +19,7 @@ import pytest
 import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
+from typer.testing import CliRunner
 
 from scripts.commands_page import commands_of, walk
 from spillway.cli import app
@@ -46,6 +47,7 @@ EXAMPLES = {
     "SECONDS": "600",
     "section.name=value": "state.slots=4",
     "SLOT:BYTES": "0:100MiB",
+    "TEXT": "why",
     "TIME": "2026-01-05T16:10:00-05:00",
     "YYYY-MM-DD": "2026-01-05",
 }
@@ -253,3 +255,10 @@ def test_the_overview_lists_every_command() -> None:
     leaves = [path for path, each in walk(PROGRAM) if not isinstance(each, TyperGroup)]
     for path in leaves:
         assert any(f"{each} ".startswith(f"{path} ") for each in named), path
+
+
+def test_what_the_pages_and_help_name_is_whole() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text()
+    assert not re.search(r"--[a-z-]+ None", page)
+    said = " ".join(CliRunner().invoke(app, ["--help"]).output.split())
+    assert "queries.NAME" in said  # brackets would be taken for markup
