@@ -77,6 +77,10 @@ def look(day, session=DAY) -> Status:
     return status(warehouse, settings, made.now(), None, detail_session=session)
 
 
+UNKNOWN = {"expected": None, "missing": None, "doubled": None}
+"""Of a verdict on a day whose input is lost."""
+
+
 def parsed(page: str) -> ElementTree.Element:
     assert page.startswith("<!doctype html>\n")
     return ElementTree.fromstring(page.removeprefix("<!doctype html>\n"))
@@ -239,6 +243,7 @@ def test_the_seals_flush_is_no_choice(day):
         (None, "open", "Not verified yet"),
         (verdict(True), "good", "Complete"),
         (verdict(False, missing=4, doubled=2), "bad", "4 missing, 2 doubled"),
+        (verdict(False).model_copy(update=UNKNOWN), "bad", "its input is lost"),
     ],
 )
 def test_the_verdict_is_what_is_seen_first(day, event, kind, words):

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from spillway.cli import app
 from spillway.readmodel.cache import ReadCache
 from spillway.report.looking import Looker
-from spillway.report.model import Status
+from spillway.report.model import Status, Verdict
 from spillway.report.shown import show_status
 from spillway.report.status import status
 from spillway.report.terminal import ASKED, memory_bar, render
@@ -240,6 +240,17 @@ def test_the_command_prints_json(settings, found):
     again = Status.model_validate_json(line)
     assert again.sessions == found.sessions
     assert again.lag_rows is None
+
+
+def test_a_day_whose_input_is_lost_is_not_said_to_lack_so_many_results(found):
+    verdict = Verdict(
+        complete=False, expected=None, run_time=3, cleanup=0, missing=None, doubled=None,
+        seconds=0.1, verified_at="2026-01-05T22:00:00+00:00",
+    )  # fmt: skip
+    sessions = [each.model_copy(update={"verdict": verdict}) for each in found.sessions]
+    text = shown(found.model_copy(update={"sessions": sessions}), 160)
+    assert "NOT complete: its input is lost" in text
+    assert "– missing" not in text
 
 
 @pytest.mark.parametrize(

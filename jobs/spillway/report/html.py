@@ -125,6 +125,8 @@ def _verdict(session: SessionStatus) -> Safe:
 
 
 def _lacking(verdict: Verdict) -> str:
+    if verdict.missing is None:
+        return f"its input is lost; looked at {clock_text(verdict.verified_at)}"
     return (
         f"{count_text(verdict.missing)} missing, {count_text(verdict.doubled)} doubled of "
         f"{count_text(verdict.expected)} expected; verified {clock_text(verdict.verified_at)}"

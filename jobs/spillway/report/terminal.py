@@ -447,6 +447,8 @@ def _verdict(session: SessionStatus) -> Text:
         return Text("–", style="dim")
     if verdict.complete:
         return Text("complete", style="bold green")
+    if verdict.missing is None:
+        return Text("NOT complete: its input is lost", style="bold red")
     return Text(
         f"NOT complete: {count_text(verdict.missing)} missing, "
         f"{count_text(verdict.doubled)} doubled",

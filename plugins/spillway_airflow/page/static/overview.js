@@ -5,7 +5,7 @@ import { DayCharts } from "./day.js";
 import { h, icon, put, scroller } from "./dom.js";
 import { Joins } from "./joins.js";
 import { nowMs } from "./server.js";
-import { stageWords } from "./stages.js";
+import { lacks, stageWords } from "./stages.js";
 import { age, clock, count, date, moment, ms, rate, times, utc, visible, zoneName } from "./words.js";
 
 const sum = (values) => Object.values(values).reduce((a, b) => a + b, 0);
@@ -145,8 +145,8 @@ export class Overview {
     }
     if (session.verdict) {
       const checked = new Date(session.verdict.verified_at).getTime();
-      const lacks = stage === "incomplete" ? `${count(session.verdict.missing)} missing, ${count(session.verdict.doubled)} doubled; ` : "";
-      return [lacks, "checked at ", h("time", { title: utc(checked) }, moment(checked))];
+      const found = stage === "incomplete" ? `${lacks(session.verdict)}; ` : "";
+      return [found, "checked at ", h("time", { title: utc(checked) }, moment(checked))];
     }
     if (session.ended_at) {
       const ended = new Date(session.ended_at).getTime();

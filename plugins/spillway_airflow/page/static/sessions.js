@@ -3,7 +3,7 @@
 import { DayCharts } from "./day.js";
 import { chip, h, put, scroller } from "./dom.js";
 import { closings, leave, runPath, view } from "./server.js";
-import { stageChip, stageWords } from "./stages.js";
+import { lacks, stageChip, stageWords } from "./stages.js";
 import { bytes, count, date, moment, ms, span, times, utc, visible } from "./words.js";
 
 const RUNS_EVERY_MS = 5000;
@@ -114,9 +114,7 @@ export class Sessions {
 
   verdict(verdict) {
     if (!verdict) return h("span", { class: "muted" }, "–");
-    return verdict.complete
-      ? `all ${count(verdict.expected)}`
-      : h("span", { class: "refusal" }, `${count(verdict.missing)} missing, ${count(verdict.doubled)} doubled`);
+    return verdict.complete ? `all ${count(verdict.expected)}` : h("span", { class: "refusal" }, lacks(verdict));
   }
 
   run(day) {

@@ -1,6 +1,7 @@
 // Where a session stands and how the stream does, in words, shapes and colours.
 
 import { chip } from "./dom.js";
+import { count } from "./words.js";
 
 const STAGES = {
   open: ["run", "open", "open", "Rows are being joined."],
@@ -9,7 +10,7 @@ const STAGES = {
   cleaning: ["clean", "sweep", "cleaning", "Missing results are being appended."],
   cleaned: ["wait", "sweep", "cleaned", "Every result is there; verify has not proved it yet."],
   complete: ["good", "check", "complete", "Proved: every result is there, each once."],
-  incomplete: ["bad", "cross", "not complete", "verify found results missing or doubled."],
+  incomplete: ["bad", "cross", "not complete", "verify found results missing or doubled, or its input is lost."],
   next: ["quiet", "next", "next", "Rows beyond the end of the session before belong to it already."],
 };
 
@@ -17,6 +18,10 @@ export const stageChip = (stage) => {
   const [kind, shape, word, says] = STAGES[stage];
   return chip(kind, shape, word, says);
 };
+
+// Of a verdict that is not "complete": where nothing is known of what is missing, input is lost.
+export const lacks = (verdict) =>
+  verdict.missing === null ? "its input is lost" : `${count(verdict.missing)} missing, ${count(verdict.doubled)} doubled`;
 
 export const stageWords = (stage) => {
   const [kind, shape, word, says] = STAGES[stage];
