@@ -315,3 +315,9 @@ def test_every_folder_of_the_jobs_has_its_line() -> None:
         name = f"{path.name}/" if (path / "__init__.py").exists() else path.name
         if name.endswith(("/", ".py")) and not name.startswith("_"):
             assert f"`{name}`" in text, f"{name}: what lies there?"
+
+
+def test_nothing_is_installed_by_a_name_that_is_somebody_elses() -> None:
+    """Kills: `pip install spillway`. On PyPI that is another program."""
+    for path in [*PAGES, ROOT / "README.md"]:
+        assert not re.search(r"pip install [^\n`]*?[\"' ]spillway\b", path.read_text()), path.name
