@@ -79,7 +79,19 @@ def request_seal(
     where = "where the stream stands" if at == "read" else f"at {rule}"
     where = "where its topics end now" if at == "now" else where
     ends = "; ".join(f"{t} {', '.join(map(str, at))}" for t, at in offsets.items())
-    return f"{session} will be sealed {where}: {ends}"
+    told = f"{session} will be sealed {where}: {ends}"
+    if beyond := _beyond(state.end, offsets):
+        told += (
+            f"\nThe stream has read {beyond:,} offsets beyond that already: they stay in "
+            f"{session}, which ends no earlier than where the stream stands"
+        )
+    return told
+
+
+def _beyond(read: Offsets, end: Offsets) -> int:
+    """How many offsets behind an end were read already."""
+    pairs = ((at, end[topic]) for topic, at in read.items() if topic in end)
+    return sum(max(0, r - e) for at, ends in pairs for r, e in zip(at, ends, strict=False))
 
 
 def request_withdrawal(

@@ -130,6 +130,13 @@ def test_a_time_is_refused_before_it_has_come(place: Place, broker: list[int | N
     assert broker == [ms(at)]
 
 
+def test_an_end_that_the_stream_has_passed_is_said(place: Place, broker: list[int | None]) -> None:
+    place.journal(genesis(), claim(1, 1), epoch(2, 0, ends(9, 8, 4)))
+    told = place.seal(at="close")
+    assert "will be sealed at close" in told
+    assert f"read 3 offsets beyond that already: they stay in {DAY}" in told
+
+
 def test_now_is_the_topics_ends(place: Place, broker: list[int | None]) -> None:
     place.journal(*BEGUN)
     assert place.seal(now="2026-01-05T10:00:00-05:00") == (
