@@ -184,7 +184,7 @@ def test_verify_ends_a_day_whose_loss_is_accepted_and_no_other(
         return verify(never, w, OfAny(), DAY, bootstrap="b:1")  # type: ignore[arg-type]
 
     kafka(7)
-    with pytest.raises(InputGone, match=f"spillway accept-loss --session {DAY}"):
+    with pytest.raises(InputGone, match=f"spillway accept-loss --session {DAY} --reason"):
         proved_()
     accept(w)
     report = proved_()

@@ -115,7 +115,10 @@ def test_a_loss_of_a_session_that_was_sealed_meanwhile_is_asked_for_again() -> N
     plan = planned(state, closing(ends(4, 4, 4)))
     (outcome,) = obey_losses(fold(state, journaled(state, plan)), [losing(ends(1, 0, 0))]).outcomes
     assert not outcome.obeyed
-    assert outcome.reason == f"{DAY} is sealed: run `spillway accept-loss --session {DAY}` again"
+    assert (
+        outcome.reason
+        == f"{DAY} is sealed: run `spillway accept-loss --session {DAY} --reason ...` again"
+    )
 
 
 def test_what_is_gone_of_what_the_session_may_need() -> None:

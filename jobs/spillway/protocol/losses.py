@@ -82,7 +82,8 @@ def not_acceptable(state: JournalState, session: str) -> str:
     if session == state.session.date:
         return ""
     if session in state.sealed:
-        return f"{session} is sealed: run `spillway accept-loss --session {session}` again"
+        again = f"spillway accept-loss --session {session} --reason ..."
+        return f"{session} is sealed: run `{again}` again"
     return f"not the open session: that is {state.session.date}"
 
 

@@ -252,7 +252,8 @@ def check_input(losses: Sequence[InputLoss], session: str) -> None:
         raise InputGone(
             f"{losses[0].why}. Whether {session} is complete cannot be known. Keep input longer "
             "(`retention.ms`, `retention.bytes`) than until its `verify`. Where nobody has these "
-            f"rows any more, end the day without them: spillway accept-loss --session {session}"
+            f"rows any more, end the day without them: spillway accept-loss --session {session} "
+            "--reason ..."
         )
 
 
