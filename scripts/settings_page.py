@@ -68,8 +68,8 @@ the embedded broker's data lie under `var/` too, however, and `make clean` remov
 another `warehouse.root` for what you want to keep.
 
 !!! note "When a change takes effect"
-    At the next start of `spillway stream`. A changed `query` is taken up [between sessions](your-query.md#change-a-query);
-    `state.groups`, `state.slots` and `stream.start` are read when a warehouse is made, and a
+    At the next start of `spillway stream`. A changed `query` is taken up
+    [between sessions](your-query.md#change-a-query); `state.groups`, `state.slots` and `stream.start` are read when a warehouse is made, and a
     later change of them has no effect on it.
 """
 
