@@ -69,8 +69,9 @@ another `warehouse.root` for what you want to keep.
 
 !!! note "When a change takes effect"
     At the next start of `spillway stream`. A changed `query` is taken up
-    [between sessions](your-query.md#change-a-query); `state.groups`, `state.slots` and `stream.start` are read when a warehouse is made, and a
-    later change of them has no effect on it.
+    [between sessions](your-query.md#change-a-query); `state.groups`, `state.slots` and
+    `stream.start` are read when a warehouse is made, and a later change of them has no effect on
+    it.
 """
 
 
