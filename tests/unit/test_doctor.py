@@ -138,7 +138,7 @@ def test_settings_that_are_not_shown_are_not_guessed() -> None:
     [
         ("command", "CreateTime", 24 * HOUR, []),
         ("command", "CreateTime", 24 * HOUR + 1, ["may date records 24"]),
-        ("command", "CreateTime", 2**63 - 1, ["may date records any time ahead.*Spark cannot"]),
+        ("command", "CreateTime", 2**63 - 1, ["may date records any time ahead"]),
         ("calendar", "CreateTime", HOUR, ["moves where the calendar's day ends"]),
         ("calendar", "CreateTime", 48 * HOUR, ["the calendar's day", "may date records 2"]),
         ("calendar", "LogAppendTime", 2**63 - 1, []),
