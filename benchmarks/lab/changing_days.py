@@ -64,6 +64,12 @@ def changing() -> tuple[Experiment, ...]:
             tuple(Phase(10, each) for each in hot),
         ),
         (
+            "rotating-5",
+            "The same, every five minutes.",
+            even(3),
+            tuple(Phase(5, each) for each in hot),
+        ),
+        (
             "rush",
             "A quarter of the groups is six times as busy as the others in the first and in the "
             "last eight minutes. Join ratios 4, 2 and 1, a third each.",

@@ -7,7 +7,8 @@ epoch; the rows of an epoch are joined before anything is spilled, as in the eng
 **Best static choice** (`best_static`). Until memory first runs over, everything is there, for any
 policy. Then, once and for all: the groups of a set K stay in memory to the end; the others leave
 and never come back. K is the best of all sets whose rows of the *whole day* fit into memory, a
-knapsack solved exactly. It bounds policies that drop groups for good. One that lets them begin
+knapsack solved exactly. It bounds policies that drop groups for good when
+memory first runs over; one that drops a group at a time may do better. One that lets them begin
 anew may give more results at run time, even with one spill: there is room until K has grown to its
 last size, and a group that was spilled begins anew with its next row.
 

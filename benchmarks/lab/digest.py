@@ -31,7 +31,7 @@ FLUX = ("cluster", "lines")
 WINDOWS = ("cluster", "control", "cost", "exact", "lines", "workload")
 POLICIES = ("disk", "pooled", "registry", "view")
 SPILLS = ("arrivals", "expected", "reactivation", "victims")
-ENGINE = ("growth", "state/kept", "spill/returning", "spill/spilling")
+ENGINE = ("growth", "state/kept", "spill/returning", "spill/spilling", "statistics")
 CLUSTERS = ("clusters", "flux", "registry", "slots", "view")
 """Policies of windowed joins, and what they use."""
 

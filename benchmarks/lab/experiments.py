@@ -614,14 +614,17 @@ def lazy_or_active() -> Experiment:
 
 
 def unseen() -> tuple[Experiment, ...]:
-    """Three days, the last two of which no policy had seen before it was final.
+    """Days that no figure has.
 
-    Chosen once, with parameters that no figure has: other numbers of slots, other ratios (of one
-    day drawn once), another time between two looks.
+    The first three were chosen once: other numbers of slots, other ratios (of one day drawn once),
+    another time between two looks; the last two of them no policy had seen before it was final.
+    The fourth is a reader's, who broke a former line with it.
     """
     drawn = np.sort(np.exp(np.random.default_rng(11).normal(0, 0.8, GROUPS))) * 1.5
     mixed = np.random.default_rng(12).permutation(drawn)
     four = np.repeat([5.0, 3.0, 1.0, 1.0], GROUPS // 4)
+    fifth = np.arange(GROUPS) // (GROUPS // 5 + 1)
+    going_round = tuple(Phase(5, np.where(fifth == turn, 12.0, 1.0)) for turn in range(5))
     days = (
         (
             "four slots, their partitions with the join ratios 5, 3, 1 and 1; memory of a slot is "
@@ -640,6 +643,12 @@ def unseen() -> tuple[Experiment, ...]:
             "the first slot begins with three quarters of the partitions; a quarter; every 60 s",
             Workload(60, 20, 20_000, mixed),
             (1 / 4, (3.0, 1.0), 60.0),
+        ),
+        (
+            "four slots; a fifth of the partitions, side by side, is twelve times as busy as the "
+            "others, every five minutes the next fifth; join ratio 3; an eighth; every 30 s",
+            Workload(50, 30, 30_000, even(3), going_round),
+            (1 / 8, (1.0, 1.0, 1.0, 1.0), 30.0),
         ),
     )
     found = []

@@ -56,7 +56,7 @@ class Outcome:
     spills: int
     """Times that a slot spilled."""
     cuts: int
-    """Groups that were spilled, each time counted."""
+    """Groups that were spilled, each time counted; those that came back again, too."""
     adaptations: int
     moved_groups: int
     forced_bytes: int
@@ -65,6 +65,8 @@ class Outcome:
     """Of each slot's own groups."""
     overflow_minute: float | None
     """When a slot first had to spill."""
+    returned: int = 0
+    """Groups that came back, each time counted."""
     joins_cut: list[int] = field(default_factory=list)
     """Of each join of a tree the groups that were spilled, each time counted."""
 
@@ -87,7 +89,7 @@ def run(
         began = time.process_time()
         epochs = _epochs(line, cluster, controller, progress)
         run_cpu_s = time.process_time() - began
-        at_seal = list(cluster.cuts)
+        at_seal, returned = list(cluster.cuts), len(cluster.voided)
         cluster.run(seal=True)
         cleaned = cluster.clean()
     at_run_time = exact.run_time(day, at_seal)
@@ -102,7 +104,8 @@ def run(
         day.epoch_s,
         epochs,
         missing=int(cleaned.results.sum()),
-        cuts=len(at_seal),
+        cuts=len(at_seal) + returned,
+        returned=returned,
         adaptations=controller.adaptations if controller else 0,
         moved_groups=controller.moved_groups if controller else 0,
         forced_bytes=controller.forced_bytes if controller else 0,

@@ -144,6 +144,8 @@ def _columns(done: Done) -> list[tuple[str, Any]]:
             ("spills", lambda _, o: f"{o.spills:,}"),
             ("groups spilled", lambda _, o: f"{o.cuts:,}"),
         ]
+    if any(o.returned for o in outcomes):
+        found.append(("came back", lambda _, o: f"{o.returned:,}"))
     if any(o.joins_cut for o in outcomes):
         found.append(("of each join", lambda _, o: ", ".join(f"{each:,}" for each in o.joins_cut)))
     if any(o.adaptations for o in outcomes):

@@ -497,33 +497,29 @@ def even(seen: View, **more: float) -> Advice:
     return pooled(seen, **given | more)
 
 
-def told(advice: Advice) -> list[tuple[int, int]]:
-    """What slots are told to spill."""
-    return [(s.slot, s.bytes) for s in advice.suggestions if isinstance(s, ForceSpill)]
-
-
 def test_the_most_valuable_groups_of_a_full_slot_move_to_where_there_is_room() -> None:
     """784 bytes of each slot may be in use: slot 0 has 116 too many, slot 1 room for 184."""
     seen = view([[90] * 10, [60] * 10], loss=[*range(10), *[5] * 10])
     found = even(seen)
     assert found.whole
     assert moves(found) == [(9, 0, 1), (8, 0, 1)]
-    assert told(found) == []
     # Twice as many places: nothing is full, and nothing moves.
     roomy = even(replace(seen, budget=np.array([1150, 1150])))
     assert not roomy.suggestions
     assert "every slot has room for what comes" in why(roomy)
 
 
-def test_the_bottom_of_all_groups_is_spilled_and_makes_room_for_what_is_above() -> None:
-    """132 bytes too many in both slots: slot 1 spills its two poorest groups, and what slot 0 has
-    too much moves there in the same decision."""
+def test_what_is_above_the_line_moves_to_where_what_is_below_will_be_spilled() -> None:
+    """132 bytes too many in both slots: slot 1 will spill its two poorest groups, and what slot 0
+    has too much moves there."""
     poor = [3, 1, 2, *[4] * 7]
     seen = view([[90] * 10, [80] * 10], loss=[*range(10, 20), *poor])
     found = even(seen)
-    assert told(found) == [(1, 160)]
     assert moves(found) == [(9, 0, 1)]
-    assert "below the eviction line of 25.6 results a KiB" in found.suggestions[0].why
+    assert "what is above the eviction line of 25.6 results a KiB" in found.suggestions[0].why
+    # It spills once it has what comes to it, and needs room for that.
+    full = replace(seen, budget=np.array([1000, 889]))
+    assert even(full).suggestions == ()
     # The poorest are in the slot that has too much: it spills them by itself.
     turned = even(view([[90] * 10, [78] * 10], loss=[*range(10), *[14] * 10]))
     assert not turned.suggestions
@@ -582,8 +578,8 @@ def test_the_line_waits_for_its_time() -> None:
 
 @given(st.integers(0, 2**32))
 def test_the_line_parts_what_leaves_from_what_stays(seed: int) -> None:
-    """Of any state: what is spilled is the bottom of the pool and no more than must be; who gives
-    had too much, who receives has room, and what moves is worth more than what leaves."""
+    """Of any state: what is below the line is the bottom of the pool and no more than must leave;
+    who gives has too much besides, who receives has room, and nothing moves that is below."""
     draw = np.random.default_rng(seed)
     slots = int(draw.integers(2, 6))
     seen = view(
@@ -611,16 +607,17 @@ def test_the_line_parts_what_leaves_from_what_stays(seed: int) -> None:
     leave = np.zeros(slots)
     for g in bottom:
         leave[seen.slot[g]] += seen.bytes[g]
-    assert dict(told(found)) == {s: leave[s] for s in range(slots) if leave[s]}
     before = np.array([size[seen.slot == s].sum() for s in range(slots)]) - leave
-    after = before.copy()
+    after, held = before.copy(), seen.memory.astype(float)
     for value_, source, to in moves(found):
         g = next(k for k in range(groups) if seen.groups[k].value == value_)
         assert g not in bottom
         assert after[source] > may[source]
         after[source] -= size[g]
         after[to] += size[g]
+        held[to] += seen.bytes[g]
         assert after[to] <= may[to] + 1e-6
+        assert held[to] <= seen.budget[to]
 
 
 def test_pooled_goes_by_work_while_there_is_room() -> None:
@@ -960,9 +957,12 @@ def test_gain_counts_what_slots_can_hold_and_do() -> None:
 
 
 def test_an_advice_that_is_whole_passes_or_waits_as_a_whole() -> None:
-    """Of 300 bytes that come to slot 0 it has room for 100, and spills 250 in the same decision."""
-    seen = view([[900], [300, 300]], since_move_s=60.0, since_forced_s=60.0)
-    parts = (ForceSpill(0, 250, "w"), MoveGroup(Prefix(8, 1), 1, 0, 300, "w", sure=False))
+    """300 bytes come to slot 0, and 250 leave it in the same decision: it has room for 100."""
+    seen = view([[650, 250], [300, 300]], since_move_s=60.0, since_forced_s=60.0)
+    parts = (
+        MoveGroup(Prefix(8, 1), 0, 1, 250, "w", sure=False),
+        MoveGroup(Prefix(8, 2), 1, 0, 300, "w", sure=False),
+    )
     line = Advice(parts, whole=True)
     assert guarded(seen, line, 45, 0.9) == line, "no gain is asked for, and no calm"
     for since in ("since_move_s", "since_forced_s"):
@@ -972,7 +972,7 @@ def test_an_advice_that_is_whole_passes_or_waits_as_a_whole() -> None:
         assert not guarded(replace(seen, **{since: 69.0}), line, 70, 0.1).suggestions
         assert guarded(replace(seen, **{since: 0.0}), line, 0, 0.1) == line
         assert {d.what for d in held.declined} == {
-            "forced spill at slot 0",
+            "moves from slot 0 to 1",
             "moves from slot 1 to 0",
         }
     split = Advice((*parts, SplitGroup(Prefix(8, 0), "w")), whole=True)
@@ -980,7 +980,7 @@ def test_an_advice_that_is_whole_passes_or_waits_as_a_whole() -> None:
     assert "19 s ago" in why(guarded(replace(seen, since_tuned_s=19.0), split, 45, 0.1))
     assert guarded(replace(seen, since_tuned_s=19.0), line, 45, 0.1) == line
     # A slot that is over its budget, and has nothing to do with it.
-    other = view([[900], [300, 300], [1100]], since_move_s=60.0, since_forced_s=60.0)
+    other = view([[650, 250], [300, 300], [1100]], since_move_s=60.0, since_forced_s=60.0)
     assert guarded(other, line, 45, 0.1) == line
     full = guarded(replace(seen, budget=np.array([940, 1000])), line, 45, 0.1)
     assert not full.suggestions
@@ -1078,8 +1078,6 @@ def test_a_policy_suggests_only_what_can_be_done(name: str, seen: View) -> None:
     for move in (s for s in advice.suggestions if isinstance(s, MoveGroup)):
         came[move.to] += move.bytes
         came[move.source] -= move.bytes * advice.whole
-    for slot, size in told(advice) if advice.whole else ():
-        came[slot] -= size
     assert (seen.memory + came <= seen.budget)[came > 0].all()
     text = " ".join([*(s.why for s in advice.suggestions), *(d.why for d in advice.declined)])
     assert "nan" not in text

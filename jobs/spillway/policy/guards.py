@@ -110,8 +110,6 @@ def _whole(view: View, advice: Advice, min_span_s: float) -> Advice:
     last_s = min(view.since_move_s, view.since_forced_s)
     for each in advice.suggestions:
         match each:
-            case ForceSpill():
-                room[each.slot] += each.bytes
             case MoveGroup():
                 room[each.to] -= each.bytes
                 room[each.source] += each.bytes

@@ -1,25 +1,27 @@
 """`pooled`: the policy that a user gets who chooses none. Ours.
 
 What an epoch takes is what its busiest slot takes, and what is spilled should be what loses least
-wherever it lies. So:
+wherever it lies. Slots spill by themselves; this policy moves groups so that they spill the right
+ones:
 
 1. While there is room everywhere, slots are evened out by *work* (Flux's utilisation, its
    thresholds and its estimate of what a move brings), but by several groups at once, those with
    the most work for their bytes first.
 2. Once memory is short (a slot's memory is over `pressure` of its budget, or what it has spilled
    would not fit there again), by one *eviction line* for all slots. What comes until the next
-   decision is added to what is in memory. What of it does not fit into all slots together is taken
-   from the bottom of all their groups, in one order by expected loss for each byte: each slot is
-   told to spill what of it is there. A slot that then still has more than it may hold gives its
-   most valuable groups to those that have room, in the same decision: what a spill here would have
-   cost is not lost, and there it is never near the line. Groups that have spilled move as others do
-   (see docs/decisions/0016).
+   decision is added to what is in memory. What of it does not fit into all slots together is the
+   bottom of all their groups, in one order by expected loss for each byte: its slots will spill it.
+   A slot that then still has more than it may hold gives its most valuable groups to those that
+   have room without what they will spill: what a spill here would have cost is not lost, and there
+   it is never near the line. Groups that have spilled move as others do (see docs/decisions/0016).
 3. Where every slot has room for what comes, by work again, as far as memory stays even.
 4. A group that alone is too much for its slot's work, so that no move helps, is split; unless one
    key makes it up, which no split divides.
 
-A slot spills by itself as well, when it passes its threshold, and by the same order. The line
-leaves it `SLACK` below, for what it would take by itself may lie above the line.
+Nobody is told to spill. A slot spills by the same order when it passes its threshold, later and
+less than a decision that looks ahead would tell it to, and what it has spilled can come back in the
+same epoch; told to, slots gave up to 19 % less (docs/decisions/0029). The line leaves slots `SLACK`
+below their threshold, for what one spills that just passes it may lie above the line.
 
 The gain of work is judged on the two slots touched, never on an average over all: one hot slot of
 32 hardly shows in an average. Of many slots all that differ take part at once, in pairs from both
@@ -43,7 +45,6 @@ from spillway.policy.view import (
     THRESHOLD,
     Advice,
     Declined,
-    ForceSpill,
     MoveGroup,
     SplitGroup,
     Suggestion,
@@ -95,7 +96,7 @@ def pooled(
 
 
 def _drawn(view: View, size: F64, spare: F64, min_span_s: float) -> Advice:
-    """The eviction line: what leaves memory, and what moves to where that makes room.
+    """The eviction line: what slots will spill, and what moves to where that makes room.
 
     `size`: of each group with what comes until the next decision, (g,). `spare`: what each slot
     has room for then, (s,); below 0: what it has too much.
@@ -116,12 +117,11 @@ def _drawn(view: View, size: F64, spare: F64, min_span_s: float) -> Advice:
     if min(view.since_move_s, view.since_forced_s) < min_span_s:
         last = replace(view, since_move_s=min(view.since_move_s, view.since_forced_s))
         return declined(what, f"slots will be full, but {too_soon(last, min_span_s)}")
-    found: list[Suggestion] = [
-        ForceSpill(slot, int(leave[slot]), f"below the eviction line of {said}")
-        for slot in np.flatnonzero(leave).tolist()
-    ]
+    found: list[Suggestion] = []
     spilled = set(marked.tolist())
     stuck: tuple[Declined, ...] = ()
+    # A receiver spills only once it has what comes to it, so it must have room for all of that.
+    fits = view.budget - view.memory
     for source in np.argsort(room, kind="stable").tolist():
         if room[source] >= 0:
             break
@@ -130,19 +130,20 @@ def _drawn(view: View, size: F64, spare: F64, min_span_s: float) -> Advice:
             to = int(room.argmax())
             if room[source] >= 0 or room[to] <= 0:
                 break
-            if group in spilled or not view.bytes[group] or size[group] > room[to]:
+            bytes_ = int(view.bytes[group])
+            if group in spilled or not bytes_ or size[group] > room[to] or bytes_ > fits[to]:
                 continue
             why = f"slot {source} is full of what is above the eviction line of {said}"
-            bytes_ = int(view.bytes[group])
             found.append(MoveGroup(view.groups[group], source, to, bytes_, why, sure=False))
             room[source] += size[group]
             room[to] -= size[group]
+            fits[to] -= bytes_
         if room[source] < 0 and len(found) == before:
             full = f"slot {source} will be full, and no other has room for more of it"
             split = _split(view, source, view.bytes, full, what)
             found += split.suggestions
             stuck += split.declined
-    if len(found) == np.count_nonzero(leave):
+    if not found:
         why = "slots will be full, and what each spills by itself is below the eviction line, too"
         return Advice(declined=stuck) if stuck else declined(what, why)
     return Advice(tuple(found), stuck, whole=True)

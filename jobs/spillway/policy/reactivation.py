@@ -2,8 +2,9 @@
 
 TR-05-04 (4.2) and SIGMOD 2006 (4.1) leave what was spilled to cleanup. Here the newest generation
 of a group comes back when it is worth its room: what it is expected to gain for each byte
-(`spillway.policy.expected`) exceeds by `MARGIN` what the groups lose that must leave for it. What
-has just come back is thus no next victim, and a small error in either estimate moves nothing.
+(`spillway.policy.expected`) exceeds by `MARGIN` what the groups lose that must leave for it, so a
+small error in either estimate moves nothing. Part of the gain comes at once, with the merge. What
+is left of a silent group then loses little, and it may leave again soon.
 
 | policy | comes back |
 |---|---|
@@ -12,10 +13,12 @@ has just come back is thus no next victim, and a small error in either estimate 
 | `random` | about half of all, drawn with the seed, whatever it is worth: for tests |
 | `off` | nothing |
 
-`rotation` is Flux's local policy (UCB/CSD-2-1205, section 6.1): groups on disk take turns in
-memory, for t_gap each. There the input of such groups waits on disk, and this is how it is
-processed; here it is joined in the group's next generation, and what waits are the results between
-the two. A turn begins with each spill, so t_gap is the time between two.
+`rotation` is after Flux's local policy (UCB/CSD-2-1205, section 6.1): there, each t_gap, the first
+group of a queue in memory leaves for the first of a queue on disk. Here the one that was spilled
+longest ago comes back, and who leaves goes by the order of victims. There the input of such groups
+waits on disk, and this is how it is processed; here it is joined in the group's next generation,
+and what waits are the results between the two. A turn begins with each spill, so t_gap is the time
+between two.
 """
 
 from __future__ import annotations
@@ -90,6 +93,7 @@ def returning(
         found[able[np.cumsum(size[able]) <= most_bytes]] = True
         return found
     if policy == "rotation":
+        able = able[candidates.at_once[able] <= most_results]  # else it is in the way for good
         able = able[np.argsort(candidates.at_ms[able], kind="stable")]
         before = np.cumsum(size[able]) - size[able]
         upto, given_at_once = before + size[able], np.cumsum(candidates.at_once[able])
