@@ -358,14 +358,23 @@ def test_a_claim_is_judged_by_what_came_out():
         assert judged("14", **given)[1] is low
     # It never drops, and has more in the end; it drops, and has less.
     better = {"results": [0, 100, 1001], "run_time": 1001}
-    assert judged("21", **{"active-disk": better}) == [False, True, False, False, False]
+    assert judged("21", **{"active-disk": better}) == [False, True, False, False, False, True]
     worse = {"results": [0, 90, 999], "run_time": 999}
-    assert judged("21", **{"active-disk": worse}) == [True, False, False, False, False]
+    assert judged("21", **{"active-disk": worse}) == [True, False, False, False, False, True]
     late = {"results": [0, 98, 1100], "run_time": 1100}
-    assert judged("21", **{"active-disk when short": late}) == [False, False, True, True, False]
+    assert judged("21", **{"active-disk when short": late}) == [
+        False,
+        False,
+        True,
+        True,
+        False,
+        True,
+    ]
     for figure in ("21", "unseen-1", "unseen-3"):
-        assert judged(figure, pooled={"run_time": 1001})[-1] is True
-        assert judged(figure, **{"lazy-disk": {"run_time": 1001}})[-1] is False
+        assert judged(figure, pooled={"run_time": 1001})[-2:] == [True, True]
+        assert judged(figure, **{"lazy-disk": {"run_time": 1001}})[-2:] == [False, True]
+        too = {"lazy-disk, spills as pooled": {"run_time": 1001}}
+        assert judged(figure, **too)[-2:] == [False, False]
 
 
 def test_words_for_series():
