@@ -250,7 +250,7 @@ def doctor_ok(stage: Stage) -> None:
             for check in judge_topic(name, 2, kept, spans, 300_000)
         ),
         *metrics(settings),
-        *doctor._tables(settings, None, thorough=True),
+        *doctor._tables(settings, None, thorough=True)[1],
     ]
     stage.show(doctor.table(checks))
 
@@ -665,7 +665,7 @@ def rebalance_dry_run(stage: Stage) -> None:
 
 @makes("doctor-broker")
 def doctor_broker(stage: Stage) -> None:
-    stage.show(doctor.table(inputs.kafka(stage.settings(), None, [])))
+    stage.show(doctor.table(inputs.kafka(stage.settings(), None, [], None)))
 
 
 @makes("doctor-port")
@@ -694,7 +694,7 @@ def _torn(stage: Stage, table: str) -> None:
 @makes("doctor-torn")
 def doctor_torn(stage: Stage) -> None:
     _torn(stage, "journal")
-    stage.show(doctor.table(doctor._tables(stage.settings(), None, thorough=True)))
+    stage.show(doctor.table(doctor._tables(stage.settings(), None, thorough=True)[1]))
 
 
 @makes("repair")
@@ -712,7 +712,7 @@ def doctor_gone(stage: Stage) -> None:
     stage.day()
     for path in (stage.root / "quarantine").rglob("*.parquet"):
         path.unlink()
-    stage.show(doctor.table(doctor._tables(stage.settings(), None, thorough=True)))
+    stage.show(doctor.table(doctor._tables(stage.settings(), None, thorough=True)[1]))
 
 
 # --- the comparison ----------------------------------------------------------------------------

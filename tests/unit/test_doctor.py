@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from spillway.decode import tree_spec
 from spillway.doctor import blocking, check_all, table
 from spillway.doctor.check import days, size
 from spillway.doctor.inputs import judge_times, judge_topic, sessions
@@ -19,9 +21,14 @@ from spillway.doctor.machine import (
     judge_python,
     programs,
 )
+from spillway.engine.join.results import result_schema
+from spillway.engine.spill.spillfile import spill_schema
 from spillway.jars import JavaError, demand_java
+from spillway_schemas.journal import Offsets, Topic
 from spillway_schemas.query import load_query
 from spillway_schemas.settings import Settings, load_settings
+from tests.new_warehouse import new_warehouse
+from tests.protocol_entries import claim, epoch, genesis
 
 HOUR = 3_600_000
 GIB = 1 << 30
@@ -260,6 +267,70 @@ def test_a_port_that_is_no_broker_is_named(tmp_path, monkeypatch):
     (check,) = [check for check in found if check.name == "broker"]
     assert "is taken by process" in check.what
     assert "kafka.bootstrap_servers" in check.mend
+
+
+@dataclass
+class Broker:
+    """A cluster with the topics of the query `symbol`."""
+
+    id: str = "c"
+    topic_id: str = "then"
+    first: int = 0
+
+    def cluster_id(self) -> str:
+        return self.id
+
+    def topics(self, names: list[str]) -> list[Topic]:
+        return [Topic(name=name, id=self.topic_id, partitions=1) for name in names]
+
+    def topic_configs(self, names: list[str]) -> dict[str, dict[str, str]]:
+        return {name: {"cleanup.policy": "delete"} for name in names}
+
+    def beginning_offsets(self, names: list[str]) -> Offsets:
+        return {name: [self.first] for name in names}
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("now", "says"),
+    [
+        (Broker(), ""),
+        (
+            Broker(topic_id="anew"),
+            "The topics no longer match the journal: topic review was deleted and created again "
+            "(its id was then, now anew). Its offsets mean other rows now. Nothing was written. "
+            "Name a new warehouse.root to begin again.",
+        ),
+        (Broker(id="d"), "Kafka cluster d is not the one that the journal's offsets belong to"),
+        (Broker(first=8), "Kafka no longer holds review/0 from offset 7, where the journal ends"),
+    ],
+)
+def test_topics_are_those_of_the_journal(now, says, tmp_path, monkeypatch):
+    """What `stream` refuses at its claim fails before the market opens. A start leaves it to the
+    claim, whose exit code is its own."""
+    monkeypatch.setattr("spillway.doctor.inputs.listens", lambda *_: True)
+    monkeypatch.setattr("spillway.doctor.inputs.KafkaCluster", lambda *_, **__: now)
+    given, query = settings(tmp_path), load_query("symbol")
+    assert "journal" not in {check.name for check in check_all(given)}, "nothing has begun"
+    spec, at = tree_spec(query), "2026-01-05T14:00:00Z"
+    root = tmp_path / "warehouse"
+    journal = new_warehouse(root, result_schema(spec), spill=spill_schema(spec)).journal
+    begins = {name: [0] for name in query.topics}
+    known = [Topic(name=name, id="then", partitions=1) for name in sorted(query.topics)]
+    journal.append(
+        genesis(query=query.fingerprint, topics=known, start=begins, inputs=3, written_at=at)
+    )
+    journal.append(claim(1, 1, written_at=at))
+    ends = {name: [7] for name in query.topics}
+    journal.append(epoch(2, 0, ends, started_at=at, written_at=at))
+    found = {check.name: check for check in check_all(given)}
+    check = found["journal"]
+    assert check.status == ("fail" if says else "ok")
+    assert check.what.startswith(says)
+    assert (check in blocking(list(found.values()))) == bool(says)
+    assert "journal" not in {check.name for check in check_all(given, thorough=False)}
 
 
 def test_a_tree_needs_room_for_the_files_of_all_its_joins() -> None:

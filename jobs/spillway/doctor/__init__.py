@@ -17,9 +17,9 @@ from dataclasses import replace
 from typing import Any
 
 from spillway.doctor.beside import beside
-from spillway.doctor.check import Check
+from spillway.doctor.check import RUNBOOK, Check
 from spillway.doctor.disks import folders
-from spillway.doctor.inputs import judge_close_delay, kafka, query_file, sessions
+from spillway.doctor.inputs import Begun, judge_close_delay, kafka, query_file, sessions
 from spillway.doctor.machine import budget, memory, programs
 from spillway.doctor.ports import metrics
 from spillway.doctor.schemas import schemas
@@ -44,14 +44,16 @@ def check_all(
     """Look at everything; never raises for what it finds.
 
     `close_delay_s`: how long after a close a scheduler closes the day, when one does; `now_ms`: the
-    present, for tests. `thorough`: read the whole journal; a start reads it from its snapshot on.
-    `query`: the stream's, where it is not the settings'.
+    present, for tests. `thorough`: read the whole journal, and hold the topics against it; a start
+    reads it from its snapshot on, and holds them against it when it claims the journal. `query`:
+    the stream's, where it is not the settings'.
     """
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     spans, calendar_check = sessions(settings, now)
     query, query_check = query_file(settings, query)
     places = list(folders(settings))
     is_away = is_uri(settings.warehouse.root) and places[0].status == "fail"
+    begun, tables = (None, []) if is_away else _tables(settings, query, thorough)
     return [
         *programs(),
         *places,
@@ -61,10 +63,10 @@ def check_all(
         query_check,
         *([] if query is None else [budget(settings, query)]),
         *_carry(settings, query),
-        *kafka(settings, query, spans),
+        *kafka(settings, query, spans, begun if thorough else None),
         *schemas(settings, query),
         *metrics(settings),
-        *([] if is_away else _tables(settings, query, thorough)),
+        *tables,
     ]
 
 
@@ -107,30 +109,36 @@ def _carry(settings: Settings, query: Query | None) -> list[Check]:
     return [Check("carry", "ok", "windows reach over the end of a session")]
 
 
-def _tables(settings: Settings, query: Query | None, thorough: bool) -> list[Check]:
+def _tables(
+    settings: Settings, query: Query | None, thorough: bool
+) -> tuple[Begun | None, list[Check]]:
+    """The tables' checks, and what a stream of the query would go on with."""
     from spillway.protocol.queries import QueryChanged
     from spillway.stream.genesis import StartRefused, check_carry, state_of_query
     from spillway.tables import DamagedTable, NoWarehouse, WarehouseError, opened
 
     root = settings.warehouse.root
+    begun: Begun | None = None
     try:
         warehouse = opened(settings.warehouse)
         changed: list[Check] = []
         clocks: list[Check] = []
         if query is not None and (state := state_of_query(warehouse, query)) is not None:
+            begun = Begun(warehouse, state)
             changed, clocks = _changed(state, query), _clocks(state)
             if not changed:
                 check_carry(settings, state)
         found = warehouse.check(thorough=thorough)
     except NoWarehouse:
-        return [Check("tables", "ok", "no warehouse yet; 'spillway stream' makes one")]
+        return None, [Check("tables", "ok", "no warehouse yet; 'spillway stream' makes one")]
     except DamagedTable as error:
-        return [Check("tables", "fail", str(error), "run 'spillway doctor --repair'")]
+        return begun, [Check("tables", "fail", str(error), "run 'spillway doctor --repair'")]
     except (QueryChanged, StartRefused, WarehouseError, OSError, ValueError) as error:
-        return [Check("tables", "fail", str(error), "see the runbook in docs/")]
+        return begun, [Check("tables", "fail", str(error), RUNBOOK)]
     if found:
-        return [Check("tables", "fail", problem, "see the runbook in docs/") for problem in found]
-    return [*changed, *clocks, Check("tables", "ok", f"the journal and the tables of {root} agree")]
+        return begun, [Check("tables", "fail", problem, RUNBOOK) for problem in found]
+    agree = Check("tables", "ok", f"the journal and the tables of {root} agree")
+    return begun, [*changed, *clocks, agree]
 
 
 def _clocks(state: JournalState) -> list[Check]:

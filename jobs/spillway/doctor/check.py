@@ -7,6 +7,9 @@ from typing import Literal
 
 Status = Literal["ok", "warn", "fail"]
 
+RUNBOOK = "see the runbook in docs/"
+"""The remedy of what takes more than a line to mend."""
+
 
 @dataclass(frozen=True)
 class Check:

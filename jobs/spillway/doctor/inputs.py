@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from spillway import calendar
 from spillway.calendar import CalendarError
 from spillway.closing import GraceTooLong, must_outlast_grace
 from spillway.decode import compile_streams
-from spillway.doctor.check import Check, days, size
+from spillway.doctor.check import RUNBOOK, Check, days, size
 from spillway.kafka import broker
 from spillway.kafka.client import (
     KafkaCluster,
@@ -21,6 +22,9 @@ from spillway.kafka.client import (
     listens,
 )
 from spillway.kafka.options import OptionError
+from spillway.protocol.queries import QueryChanged
+from spillway.protocol.state import JournalState
+from spillway.tables import Warehouse
 from spillway_schemas.query import Query, load_query
 from spillway_schemas.settings import Settings
 
@@ -74,8 +78,19 @@ def query_file(settings: Settings, query: Query | None = None) -> tuple[Query | 
     return query, Check("query", "ok", f"{name} over {topics}")
 
 
-def kafka(settings: Settings, query: Query | None, spans: Sequence[int]) -> list[Check]:
-    """The broker, and the query's topics: that they exist and keep a session's rows."""
+@dataclass(frozen=True)
+class Begun:
+    """What a stream goes on with."""
+
+    warehouse: Warehouse
+    state: JournalState
+
+
+def kafka(
+    settings: Settings, query: Query | None, spans: Sequence[int], begun: Begun | None
+) -> list[Check]:
+    """The broker, and the query's topics: that they exist, keep a session's rows, and are those
+    that the journal's offsets belong to. `begun`: None: there is no journal, or nobody asks."""
     servers = settings.kafka.bootstrap_servers
     if not listens(servers, CONNECT_S):
         return [_absent(settings, f"nothing listens at {servers}")]
@@ -101,6 +116,8 @@ def kafka(settings: Settings, query: Query | None, spans: Sequence[int]) -> list
                 config = configs[topic.name]
                 checks += judge_topic(topic.name, topic.partitions, config, spans, grace_ms)
                 checks += judge_times(topic.name, config, settings.session.boundary)
+            if begun is not None:
+                checks.append(_same_topics(begun, query, view))
         return checks
     except TopicProblem as error:
         return [*checks, Check("topics", "fail", error.what, error.remedy)]
@@ -108,6 +125,18 @@ def kafka(settings: Settings, query: Query | None, spans: Sequence[int]) -> list
         return [Check("broker", "fail", error.what, "see the broker's log and try again")]
     finally:
         view.close()
+
+
+def _same_topics(begun: Begun, query: Query, view: KafkaCluster) -> Check:
+    """Whether a stream could go on where the journal ends: what it asks when it claims that."""
+    from spillway.stream.genesis import StartRefused
+    from spillway.stream.start import topics_to_claim
+
+    try:
+        topics_to_claim(begun.warehouse, begun.state, query, view)
+    except (QueryChanged, StartRefused) as error:
+        return Check("journal", "fail", str(error), RUNBOOK)
+    return Check("journal", "ok", "the topics are those that its offsets belong to")
 
 
 def _absent(settings: Settings, problem: str) -> Check:

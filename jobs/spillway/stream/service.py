@@ -30,7 +30,6 @@ from spillway.places import var_folder
 from spillway.policy.intake import rows_per_epoch, worth_changing
 from spillway.protocol.deferral import not_deferrable
 from spillway.protocol.limit import intake_held
-from spillway.protocol.losses import obey_losses
 from spillway.protocol.offsets import rows_between
 from spillway.protocol.plan import waits
 from spillway.protocol.seal import no_further
@@ -41,7 +40,7 @@ from spillway.stream.commands import CommandSource
 from spillway.stream.day_before import day_before
 from spillway.stream.driver import Ended, StreamDriver
 from spillway.stream.failures import OF_THE_JVM, beyond_mending, deleted, first_lines
-from spillway.stream.genesis import check_same, state_of_query
+from spillway.stream.genesis import state_of_query
 from spillway.stream.job import EpochJob, Placement
 from spillway.stream.run import IntakeHeld, StreamFailed, Wanted, Watcher
 from spillway.stream.silence import nobody_came
@@ -53,6 +52,7 @@ from spillway.stream.start import (
     query_to_claim,
     refreshed,
     start_spark,
+    topics_to_claim,
 )
 from spillway.stream.supervised import POLL_S, EpochHooks, SupervisedQuery
 from spillway.stream.troubles import MemoryWatch
@@ -178,9 +178,7 @@ class Stream:
             ) as view:
                 state = refreshed(self.warehouse, state)
                 check_session(self.wanted, state)
-                waiting = self.warehouse.commands.unseen(state)
-                lost_to = obey_losses(state, waiting).lost_to
-                topics = check_same(state, self.query, view, self.query.topics, lost_to)
+                topics = topics_to_claim(self.warehouse, state, self.query, view)
                 changed = query_to_claim(
                     self.settings, self.query, state, view, self.clock, self.watcher.on_trouble
                 )

@@ -13,16 +13,17 @@ from spillway.engine.join.tree import TreeSpec
 from spillway.kafka.client import KafkaCluster, cluster
 from spillway.policy.reactivation import DEFAULT as EXPECTED_GAIN
 from spillway.policy.victims import DEFAULT
+from spillway.protocol.losses import obey_losses
 from spillway.protocol.queries import goes_on_by_another, told_changes
 from spillway.protocol.state import JournalState, fold
 from spillway.registry import with_schemas
-from spillway.stream.genesis import check_carry, genesis_by
+from spillway.stream.genesis import check_carry, check_same, genesis_by
 from spillway.stream.messages import MessageSource
 from spillway.stream.run import SessionNotOpen, StreamFailed, Wanted
 from spillway.stream.session import spark_session
 from spillway.stream.tasks import JobSettings
 from spillway.tables import JournalConflict, Warehouse
-from spillway_schemas.journal import Genesis
+from spillway_schemas.journal import Genesis, Topic
 from spillway_schemas.query import Query
 from spillway_schemas.settings import Settings
 
@@ -55,6 +56,18 @@ def open_journal(
         check_carry(settings, state)
         warehouse.table("results")  # made now that the journal is this query's
     return state
+
+
+def topics_to_claim(
+    warehouse: Warehouse, state: JournalState, query: Query, view: KafkaCluster
+) -> list[Topic]:
+    """The topics as they are now, where the journal's offsets still mean rows of theirs. What
+    commands that wait accept as lost need not be there.
+
+    Raises as `check_same` does.
+    """
+    lost_to = obey_losses(state, warehouse.commands.unseen(state)).lost_to
+    return check_same(state, query, view, query.topics, lost_to)
 
 
 def query_to_claim(
