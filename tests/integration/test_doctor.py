@@ -86,7 +86,7 @@ def test_missing_topics_are_made(broker, cluster, topics, tmp_path):
 
     def found(*, create: bool, **more: object) -> dict[str, int | None]:
         settings = load_settings(None, flags | more, environ={})[0]
-        seen = look(settings, load_query(settings.query), create=create)
+        seen = look(settings, load_query(settings.query), None, create=create)
         return {each.topic: each.partitions for each in seen}
 
     there = dict.fromkeys(names.values(), 2)

@@ -5,15 +5,25 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spillway import cli, topics
+from spillway.decode import tree_spec
+from spillway.engine.join.results import result_schema
+from spillway.engine.spill.spillfile import spill_schema
 from spillway.produce.summary import ProducedTally, Summary
+from spillway.protocol.state import fold
 from spillway_schemas.journal import Topic
+from spillway_schemas.query import load_query
+from tests.new_warehouse import new_warehouse
+from tests.protocol_entries import claim, epoch, genesis
 
 SERVER = "kafka.example:9092"
+NOWHERE = "/nowhere/warehouse"
 
 
 class Broker:
@@ -34,7 +44,7 @@ class Broker:
         return list(partitions)
 
     def topics(self, names: Sequence[str]) -> list[Topic]:
-        return [Topic(name=name, id="", partitions=self.there[name]) for name in names]
+        return [Topic(name=name, id=f"{name}-now", partitions=self.there[name]) for name in names]
 
 
 @pytest.fixture
@@ -51,19 +61,25 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     return found
 
 
-def spillway(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any, str]:
+def spillway(
+    capsys: pytest.CaptureFixture[str], *arguments: str, root: str | Path = NOWHERE
+) -> tuple[int, Any, str]:
     """Exit code, what was printed as JSON, and the rest."""
     options = ["--set", f"kafka.bootstrap_servers={SERVER}", "--set", "kafka.replication=3"]
+    options += ["--set", f"warehouse.root={root}"]
     with pytest.raises(SystemExit) as it:
         cli.main([*options, "topics", "--json", *arguments])
     printed = capsys.readouterr()
     assert isinstance(it.value.code, int)
-    return it.value.code, json.loads(printed.out), printed.err
+    return it.value.code, json.loads(printed.out or "null"), printed.err
 
 
-def topic(name: str, partitions: int | None, *, created: bool = False) -> dict[str, Any]:
+def topic(
+    name: str, partitions: int | None, *, created: bool = False, problem: str = ""
+) -> dict[str, Any]:
     exists = partitions is not None
-    return {"topic": name, "partitions": partitions, "created": created, "exists": exists}
+    known = {"topic": name, "partitions": partitions, "created": created, "exists": exists}
+    return known | {"problem": problem}
 
 
 def test_missing_topics_are_told_and_not_made(
@@ -88,6 +104,59 @@ def test_missing_topics_are_made_and_no_other_is_changed(
     assert again[:2] == (0, [{**each, "created": False} for each in made])
     assert len(broker.made) == 2
     assert broker.there["other"] == 1
+
+
+def begun(root: Path, *, read: str) -> None:
+    """A warehouse that knows the query's topics by other ids, and has read rows of one."""
+    query = load_query("symbol")
+    spec, at = tree_spec(query), "2026-01-05T14:00:00Z"
+    journal = new_warehouse(root, result_schema(spec), spill=spill_schema(spec)).journal
+    start = {name: [3] for name in query.topics}
+    known = [Topic(name=name, id=f"{name}-then", partitions=1) for name in sorted(start)]
+    journal.append(genesis(topics=known, start=start, inputs=3, written_at=at))
+    journal.append(claim(1, 1, written_at=at))
+    journal.append(epoch(2, 0, start | {read: [7]}, started_at=at, written_at=at))
+
+
+@pytest.mark.parametrize("flags", [(), ("--create",)])
+def test_a_topic_that_was_read_is_not_made_anew(
+    flags: tuple[str, ...], broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor is any other in the same run: the stream would refuse all of it."""
+    begun(tmp_path, read="review")
+    code, _, told = spillway(capsys, *flags, root=tmp_path)
+    assert code == 3
+    says = f"no topic review on {SERVER}, and the journal of {tmp_path} has read it: one that is"
+    assert says in told
+    assert "brought back, or take another warehouse.root" in told
+    assert "--create" not in told
+    assert not broker.made
+
+
+def test_a_topic_that_was_never_read_is_made(
+    broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is told that the stream refuses whatever is not the topic of before."""
+    begun(tmp_path, read="stock")
+    code, found, told = spillway(capsys, "--create", root=tmp_path)
+    assert code == 0
+    assert [each[0] for each in broker.made] == ["review", "volume"]
+    for each in found:
+        name = each["topic"]
+        ids = f"its id was {name}-then, now {name}-now"
+        assert each["problem"] == f"topic {name} was deleted and created again ({ids})"
+        assert f"{each['problem']}: the stream refuses it" in told
+
+
+def test_a_topic_is_read_when_the_journal_has_gone_on_in_it() -> None:
+    start, end = {"a": [0, 2], "b": [4]}, {"a": [0, 2, 0], "b": [5]}
+    state = fold(None, genesis(start=start))
+    for entry in (claim(1, 1), epoch(2, 0, end)):
+        state = fold(state, entry)
+    assert [topics.was_read(state, name) for name in ("a", "b", "c")] == [False, True, False]
+    dropped = state.genesis.model_copy(update={"start": {"b": [5]}})
+    changed = replace(state, before=(state.genesis,), genesis=dropped)
+    assert topics.was_read(changed, "b"), "by the query before"
 
 
 def produced(topic: str, **counts: int) -> Summary:

@@ -8,7 +8,7 @@ import typer
 
 from spillway.commands import given
 from spillway.commands.given import AsJson
-from spillway.commands.terminal import fail, out, say_json
+from spillway.commands.terminal import fail, out, say_json, warn
 from spillway_schemas.exits import FAILED
 
 
@@ -25,12 +25,18 @@ def topics(
     settings = given.settings()
     query = given.query(settings)
     compile_streams(query)  # what is wrong with it is told before any topic is made
-    found = inputs.look(settings, query, create=create)
+    state = inputs.journaled(settings)
+    found = inputs.look(settings, query, state, create=create)
     if json_:
         say_json([each.as_dict() for each in found])
     else:
         out.print(inputs.table(found), highlight=False)
+    for each in found:
+        if each.problem:
+            warn(f"{each.problem}: the stream refuses it. See the runbook, `A topic was deleted`")
     if missing := inputs.missing(found):
+        if problem := inputs.gone(settings, state, missing):
+            fail(str(problem), FAILED)
         fail(
             f"no topic {', '.join(missing)} on {settings.kafka.bootstrap_servers}: run 'spillway "
             "topics --create', or name another one in the query",
