@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from spillway.kafka.client import KafkaUnavailable
 from spillway.protocol.driver import (
     Append,
     Appended,
@@ -23,8 +26,8 @@ from spillway.protocol.driver import (
 from spillway.protocol.limit import intake_held
 from spillway.protocol.snapshot import snapshot_of, state_of
 from spillway.protocol.state import JournalState, replay
-from spillway.stream import supervised
-from spillway.stream.run import Wanted, Watcher
+from spillway.stream import failures, service, supervised
+from spillway.stream.run import StreamFailed, Wanted, Watcher
 from spillway.stream.service import Stream
 from spillway.stream.supervised import EpochHooks, SupervisedQuery
 from spillway_schemas.journal import Claim, Epoch, Genesis
@@ -197,7 +200,8 @@ def troubles() -> list[str]:
 
 @pytest.fixture
 def stream(tmp_path: Path, troubles: list[str]) -> Stream:
-    settings = load_settings(None, {"warehouse.root": str(tmp_path / "w")})[0]
+    flags = {"warehouse.root": str(tmp_path / "w"), "stream.trigger_s": "0.01"}
+    settings = load_settings(None, flags)[0]
     watcher = Watcher(on_trouble=troubles.append)
     made = Stream(settings, load_query("symbol"), Wanted(), watcher, lambda: 0)
     made.driver = MagicMock(state=state_of_day())
@@ -236,6 +240,52 @@ def test_a_batch_that_was_refused_is_read_again(stream: Stream) -> None:
     query.has_refused = True
     assert not stream._holds(query)
     assert query.done == ["stop", (ends(4, 4, 4), stream._wanted_rows)]
+
+
+def test_a_deleted_topic_is_noticed_while_nobody_reads(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by one look: a broker that has just started does not know it yet."""
+    anew = [TOPICS[0], TOPICS[1].model_copy(update={"id": "anew"})]
+    seen = iter([anew, list(TOPICS), None, anew, anew])
+    asked = 0
+
+    @contextlib.contextmanager
+    def cluster(*_: object) -> Iterator[Any]:
+        nonlocal asked
+        asked += 1
+        if (now := next(seen)) is None:
+            raise KafkaUnavailable("nobody answers")
+        yield MagicMock(topics=lambda _: now)
+
+    made = FakeQuery()
+    monkeypatch.setattr(service, "TOPICS_S", 0.0)
+    monkeypatch.setattr(service, "SupervisedQuery", lambda *_, **__: made)
+    monkeypatch.setattr(service, "listens", lambda *_: True)
+    monkeypatch.setattr(failures, "cluster", cluster)
+    monkeypatch.setattr(stream, "_idle_epoch", lambda: None)
+    stream.commands = MagicMock(loss_waits=lambda _: False)
+    with pytest.raises(StreamFailed) as ended:
+        stream._loop(None)
+    assert "topic b was deleted and created again (its id was id-b, now anew)" in str(ended.value)
+    assert "`A topic was deleted`" in str(ended.value)
+    assert asked == 5
+    assert made.done == ["stop"]
+
+
+def test_topics_are_not_asked_for_all_the_time_and_not_where_nobody_listens(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(service, "listens", lambda *_: asked.append("listens"))
+    monkeypatch.setattr(service, "topic_gone", lambda *_: asked.append("topics"))
+    for _ in range(3):
+        stream._look_at_topics()
+    assert asked == ["listens"]
+    monkeypatch.setattr(service, "listens", lambda *_: True)
+    monkeypatch.setattr(service, "TOPICS_S", 0.0)
+    stream._look_at_topics()
+    assert asked == ["listens", "topics"]
 
 
 def test_after_a_refused_batch_none_is_taken_until_a_new_start(

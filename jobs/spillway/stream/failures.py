@@ -155,10 +155,18 @@ def deleted(
     failure: BaseException | None, kafka: KafkaSettings, topics: Sequence[Topic]
 ) -> StreamFailed | None:
     """What a failed query ends the stream with when one of its topics was deleted, or another one
-    has its name; None: the failure says nothing of this kind, all is as it was, or no broker
-    answers. `topics`: as the journal knows them."""
+    has its name; None: the failure says nothing of this kind, or as `topic_gone` says."""
     if not DELETES.intersection(_names(failure)):
         return None
+    return topic_gone(kafka, topics)
+
+
+def topic_gone(kafka: KafkaSettings, topics: Sequence[Topic]) -> StreamFailed | None:
+    """What the stream ends with where one of its topics was deleted by now, or another one has its
+    name; None: all is as it was, or no broker answers. `topics`: as the journal knows them.
+
+    A broker that has just started may not know a topic yet. Raises `TopicProblem` for one that this
+    user may not see."""
     with suppress(KafkaUnavailable), cluster(kafka.bootstrap_servers, kafka.options) as view:
         try:
             problem = changed_topics(topics, view.topics([topic.name for topic in topics]))

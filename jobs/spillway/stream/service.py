@@ -25,7 +25,7 @@ from spillway.decode import tree_spec
 from spillway.engine.join.results import result_schema
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.spillfile import spill_schema
-from spillway.kafka.client import KafkaUnavailable, cluster
+from spillway.kafka.client import KafkaUnavailable, cluster, listens
 from spillway.places import var_folder
 from spillway.policy.intake import rows_per_epoch, worth_changing
 from spillway.protocol.deferral import not_deferrable
@@ -39,7 +39,13 @@ from spillway.stream.boundary import never_closes
 from spillway.stream.commands import CommandSource
 from spillway.stream.day_before import day_before
 from spillway.stream.driver import Ended, StreamDriver
-from spillway.stream.failures import OF_THE_JVM, beyond_mending, deleted, first_lines
+from spillway.stream.failures import (
+    OF_THE_JVM,
+    beyond_mending,
+    deleted,
+    first_lines,
+    topic_gone,
+)
 from spillway.stream.genesis import state_of_query
 from spillway.stream.job import EpochJob, Placement
 from spillway.stream.run import IntakeHeld, StreamFailed, Wanted, Watcher
@@ -63,6 +69,9 @@ from spillway_schemas.journal import Epoch, Offsets
 from spillway_schemas.query import Query
 from spillway_schemas.secret import Options
 from spillway_schemas.settings import Settings
+
+TOPICS_S = 3.0
+"""So often it is asked whether the topics are still the same while no task reads them."""
 
 
 class Stream:
@@ -90,6 +99,10 @@ class Stream:
         """Whether it was said that the calendar's seal waits for Kafka."""
         self._held = ""
         """Why no row is read, as it was told; empty: rows are read."""
+        self._asked_at = 0.0
+        """When Kafka was last asked for its topics, while no row is read."""
+        self._misses_topic = False
+        """Whether one of them was gone then."""
 
     @cached_property
     def spec(self) -> TreeSpec:
@@ -332,6 +345,7 @@ class Stream:
                 self._idle_epoch()
                 if self.wanted.available_now and self._is_held():
                     raise IntakeHeld(self._held)
+                self._look_at_topics()
                 self.watcher.stop.wait(min(self.settings.stream.trigger_s, 1.0))
                 continue
             if not query.is_active:
@@ -386,6 +400,22 @@ class Stream:
             query.start(self.driver.state.end, self._wanted_rows)
         self._held = held
         return bool(held)
+
+    def _look_at_topics(self) -> None:
+        """End the stream where a topic was deleted, as a task that reads would: none does now.
+
+        Not before it is gone twice, for a broker that has just started may not know it yet.
+        """
+        kafka = self.settings.kafka
+        if time.monotonic() - self._asked_at < TOPICS_S:
+            return
+        self._asked_at = time.monotonic()
+        if not listens(kafka.bootstrap_servers, 1.0):
+            return
+        gone = topic_gone(kafka, self.driver.state.topics)
+        if gone is not None and self._misses_topic:
+            raise gone
+        self._misses_topic = gone is not None
 
     def _idle_epoch(self) -> None:
         """An epoch without rows, when something waits and no batch is being worked on."""
