@@ -11,18 +11,22 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from spillway.engine.groups import GroupMap
 from spillway.kafka.client import KafkaUnavailable
 from spillway.protocol.driver import (
     Append,
     Appended,
     Driver,
     JournalRead,
+    Look,
+    Looked,
     Offered,
     Ready,
     RunJob,
     start,
     step,
 )
+from spillway.protocol.failing import JobFailed
 from spillway.protocol.limit import intake_held
 from spillway.protocol.snapshot import snapshot_of, state_of
 from spillway.protocol.state import JournalState, replay
@@ -30,6 +34,7 @@ from spillway.stream import failures, service, supervised
 from spillway.stream.run import StreamFailed, Wanted, Watcher
 from spillway.stream.service import Stream
 from spillway.stream.supervised import EpochHooks, SupervisedQuery
+from spillway.stream.tasks import step_tasks
 from spillway_schemas.journal import Claim, Epoch, Genesis
 from spillway_schemas.query import load_query
 from spillway_schemas.settings import load_settings
@@ -46,6 +51,7 @@ from tests.protocol_entries import (
     sealed,
     withdrawing,
 )
+from tests.unit.test_stream_tasks import SETTINGS
 
 LIMIT = 1_000
 
@@ -157,6 +163,23 @@ def test_commands_are_obeyed_without_rows() -> None:
     _, [run] = step(driver_of(LIMIT, pending), replace(asked, commands=[withdrawing()]))
     assert isinstance(run, RunJob)
     assert run.plan.withdrawn == "close"
+
+
+@pytest.mark.parametrize(
+    ("limit", "back"), [(LIMIT, "off"), (LIMIT + 1, "rotation"), (0, "rotation")]
+)
+def test_nothing_comes_back_beyond_the_limit(limit: int, back: str) -> None:
+    """An epoch without rows gives no result; with a higher limit spilled generations come again,
+    and another attempt is told the same."""
+    driver, [first] = step(driver_of(limit), Offered(ends(4, 4, 4), [], NEXT, "now"))
+    driver, [look] = step(driver, JobFailed("a worker is gone", "lost"))
+    assert look == Look()
+    _, [again] = step(driver, Looked([]))
+    settings = replace(SETTINGS, reactivation="rotation")
+    for run in (first, again):
+        assert isinstance(run, RunJob)
+        tasks = step_tasks(settings, run.plan, GroupMap(run.plan.groups), now_ms=0)
+        assert {task.reactivation for task in tasks.values()} == {back}
 
 
 def test_new_partitions_are_no_rows() -> None:

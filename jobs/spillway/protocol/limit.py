@@ -1,9 +1,10 @@
 """How many results a session may have at run time (`results.max_per_session`).
 
-The limit stops intake, and nothing else. Once the results of an open session have reached it, no
-epoch reads a row until a driver claims with a higher limit, or the session is sealed where it
-stands. Nothing is lost: the rows wait in Kafka. Commands are obeyed: groups move, seals are
-accepted and taken back. A seal whose end lies beyond what was read waits, too.
+The limit stops intake, and what comes back of spilled generations, and nothing else. Once the
+results of an open session have reached it, no epoch reads a row or brings one back until a driver
+claims with a higher limit, or the session is sealed where it stands. Nothing is lost: the rows wait
+in Kafka. Commands are obeyed: groups move, seals are accepted and taken back. A seal whose end lies
+beyond what was read waits, too.
 
 What is counted are the results that the journal has, whole epochs: the epoch that reaches the limit
 may pass it by what it gives itself. Cleanup's results are not counted: their rows were read, so

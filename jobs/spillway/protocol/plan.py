@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from spillway.protocol.adapt import adapt, carried_out, moved
 from spillway.protocol.deferral import deferred_cuts, not_deferrable, rows_to_read
+from spillway.protocol.limit import intake_held
 from spillway.protocol.losses import obey_losses, what_is_left
 from spillway.protocol.offsets import greater, padded, reaches
 from spillway.protocol.recovery import Restore, carry_of, restore_of
@@ -104,6 +105,9 @@ class Plan:
     reach: Mapping[str, tuple[tuple[Prefix, int], ...]] = field(default_factory=dict)
     """Of a query with windows: per session the ranges that were ever cut, with the greatest time of
     what was."""
+    may_return: bool = True
+    """Whether spilled generations may come back. They give results, so none does while no row may
+    be read (`intake_held`)."""
 
 
 def plan_epoch(
@@ -196,6 +200,7 @@ def plan_epoch(
         expired_by={s.date: us for s in state.sessions if (us := expired_by(s)) is not None},
         carry=carry and what_is_left(carry, losses.lost_to),
         reach={each.date: tuple(each.reach.items()) for each in state.sessions if each.reach},
+        may_return=not intake_held(state),
     )
 
 

@@ -158,7 +158,7 @@ def step_tasks(
             fraction=settings.fraction,
             inactive_ms=settings.inactive_ms,
             victims=settings.victims,
-            reactivation=settings.reactivation,
+            reactivation=settings.reactivation if plan.may_return else "off",
             left_ms=left,
             forecasts=forecasts,
             now_ms=now_ms,
