@@ -21,7 +21,9 @@ from spillway.protocol.state import AnotherQuery, JournalState, fold, genesis_of
 from spillway.tables import NothingYet, SessionEvent, Warehouse
 from spillway.tables.retention import proved
 from spillway.verify.proof import InputGone, VerifyReport, verify
+from spillway.verify.shown import verdict_table
 from spillway_schemas.commands import Command, LossCommand
+from spillway_schemas.corrections import Revision
 from spillway_schemas.journal import Claim, Topic
 from spillway_schemas.losses import AcceptedLoss, LostRange
 from tests.commands import command_of
@@ -214,6 +216,64 @@ def test_verify_ends_a_day_whose_loss_is_accepted_and_no_other(
     kafka(9)  # more is gone than was accepted
     with pytest.raises(InputGone, match="from offset 9 on"):
         proved_()
+
+
+def test_a_day_that_was_proved_needs_its_input_no_more(
+    day: SpilledDay, kafka: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as the table has the results that the proof has counted, and no others."""
+    w = day.warehouse()
+    monkeypatch.setattr("spillway.verify.proof.check_query", lambda *_: None)
+    kafka(7)
+
+    class OfAny:
+        fingerprint = ""
+
+    def verdict() -> VerifyReport:
+        return verify(lambda: pytest.fail("Spark"), w, OfAny(), DAY, bootstrap="b:1")  # type: ignore[arg-type]
+
+    held = sum(f.rows for f in w.files("results") if f.partition["session_date"] == DAY)
+    details = {"differences": [], "problems": [], "keys": 3, "quarantined": 0, "seconds": 1.5}
+    proof = SessionEvent(
+        session=DAY,
+        event="verified",
+        expected=held,
+        run_time=held,
+        cleanup=0,
+        missing=0,
+        doubled=0,
+        complete=True,
+        details=details,
+        written_at="2026-01-05T22:14:05+01:00",
+    )
+    w.sessions.append(SessionEvent(session=DAY, event="cleaned"))
+    w.sessions.append(proof.model_copy(update={"expected": held - 1}))
+    with pytest.raises(InputGone):
+        verdict()
+    w.sessions.append(proof)
+    events = len(w.sessions.read())
+    report = verdict()
+    assert (report.complete, report.expected, report.run_time) == (True, held, held)
+    assert (report.cleanup, report.missing, report.doubled) == (0, 0, 0)
+    says = report.details["stands"]
+    assert says.startswith(f"{DAY} was proved complete on 2026-01-05 at 21:14 UTC, nothing was ")
+    assert says.endswith(
+        "needs its input no more (Kafka holds 't' partition 0 from offset 7 on, but the input "
+        "begins at 0)"
+    )
+    assert details.items() <= report.details.items()
+    assert report.details["proved_at"] == "2026-01-05T21:14:05+00:00"
+    assert verdict_table(report.to_dict()).caption == says
+    assert len(w.sessions.read()) == events, "nothing was proved anew"
+    w.sessions.append(proof.model_copy(update={"complete": False, "missing": 1}))
+    with pytest.raises(InputGone):
+        verdict()
+    w.sessions.append(proof)
+    assert verdict().complete
+    late = Revision(revision=1, source="f", reason="late", by="ada", digest="0", rows=1, results=0)
+    w.sessions.append(SessionEvent(session=DAY, event="corrected", details=late.model_dump()))
+    with pytest.raises(InputGone):
+        verdict()
 
 
 def test_a_session_s_loss_is_accepted_by_the_query_that_it_ran_by(

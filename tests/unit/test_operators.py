@@ -327,6 +327,10 @@ def test_a_complete_day_gives_its_figures(fake: Fake, told: list[str]) -> None:
         f"{DAY} is complete: 9,000 results, 7,000 at run time and 2,000 by cleanup; "
         "none missing, none doubled"
     )
+    stands = f"{DAY} was proved complete before"
+    fake(answering({**VERDICT, "complete": True, "details": {"stands": stands}}))
+    VerifyOperator(task_id="verify", session=DAY).execute({})
+    assert stands in told
 
 
 def test_a_killed_task_ends_its_command(fake: Fake) -> None:

@@ -11,7 +11,8 @@ Also held against each other: results at run time with what the journal counted;
 with the `quarantine` table (so that nothing was dropped on the way).
 
 Outcomes: a `VerifyReport` (complete or not); `NotSealed`; `NotCleaned`; `InputGone` when Kafka no
-longer holds the session's input: then nothing is known, and nothing is guessed.
+longer holds the session's input: then nothing is known, and nothing is guessed. A session that was
+proved complete before needs its input no more: that verdict stands as long as nothing is appended.
 
 Known limitation: `difference` makes the whole cross product of a failing key.
 """
@@ -23,6 +24,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from functools import cache, partial
 from typing import Any, NamedTuple, Protocol
 
@@ -37,6 +39,7 @@ from spillway.protocol.state import check_query, genesis_of
 from spillway.registry import SchemaTrouble, with_schemas
 from spillway.stream.messages import MessageSource
 from spillway.tables import KeptCorrections, NothingYet, SessionEvent, Warehouse
+from spillway.tables.events import standing_verdicts
 from spillway.verify.progress import VerifyProgress, tasks_of
 from spillway.verify.single import SingleProof
 from spillway.verify.tasks import ResultsDamaged, TableFiles
@@ -82,7 +85,8 @@ class VerifyReport:
     """`differences` (with coordinates), `problems` (sentences), `rejected`, `quarantined`,
     `keys`, `failing_keys`, `cleaned`, `seconds`; of an outer join `unmatched`, how many of the
     expected results lack optional rows; `joined_keys` where keys of a tree form a circle:
-    the pairs of leaves whose keys were combined. Where input is lost: `problems`, `cleaned`,
+    the pairs of leaves whose keys were combined. Of a verdict that stands though the input is gone:
+    `proved_at` (RFC 3339) and `stands`, which says so. Where input is lost: `problems`, `cleaned`,
     `seconds`, and `loss` (`AcceptedLoss`). Of a session that was corrected: `corrections`, with
     their number, their rows and the results that they have added, which `cleanup` leaves out."""
 
@@ -149,6 +153,8 @@ def verify(
             if record:
                 _record(warehouse, report, sealed, report.details["seconds"])
             return report
+        if gone and (standing := _standing(warehouse, session, gone)) is not None:
+            return standing
         check_input(gone, session)
     salt = secrets.randbits(63) if salt is None else salt
     try:
@@ -182,13 +188,51 @@ def verify(
         if trouble := SchemaTrouble.told_by(error):
             raise trouble from error
         with cluster(bootstrap, client) as view:  # it may have gone while it was read
-            check_input(input_losses(view, genesis.topics, start, sealed.end), session)
+            gone = input_losses(view, genesis.topics, start, sealed.end)
+        if gone and (standing := _standing(warehouse, session, gone)) is not None:
+            return standing
+        check_input(gone, session)
         raise
     seconds = round(time.monotonic() - began, 3)
     report.details["seconds"] = seconds
     if record:
         _record(warehouse, report, sealed, seconds)
     return report
+
+
+def _results_of(warehouse: Warehouse, session: str) -> int:
+    """How many results the table has of a session."""
+    files = warehouse.files("results")
+    return sum(file.rows for file in files if file.partition["session_date"] == session)
+
+
+def _standing(warehouse: Warehouse, session: str, gone: Sequence[InputLoss]) -> VerifyReport | None:
+    """The verdict of before on a session whose input is gone by now: that it is complete; None:
+    there is none, or the table does not have just the results that it counted."""
+    events = warehouse.sessions.history().events([session])
+    last = standing_verdicts(events).get(session)
+    if last is None or not last.complete or last.expected is None:
+        return None
+    if _results_of(warehouse, session) != last.expected:
+        return None
+    at = datetime.fromisoformat(last.written_at)
+    return VerifyReport(
+        session=session,
+        expected=last.expected,
+        run_time=last.run_time or 0,
+        cleanup=last.cleanup or 0,
+        missing=last.missing,
+        doubled=last.doubled,
+        complete=True,
+        details={
+            **last.details,
+            "proved_at": last.written_at,
+            "stands": (
+                f"{session} was proved complete on {at:%Y-%m-%d at %H:%M} UTC, nothing was "
+                f"appended since, and it needs its input no more ({gone[0].why})"
+            ),
+        },
+    )
 
 
 def _of_lost_input(
@@ -199,11 +243,7 @@ def _of_lost_input(
     seconds: float,
 ) -> VerifyReport:
     """The verdict on a session whose input is lost: it is not complete, and that is all."""
-    results = sum(
-        file.rows
-        for file in warehouse.files("results")
-        if file.partition["session_date"] == sealed.session
-    )
+    results = _results_of(warehouse, sealed.session)
     ranges = "; ".join(map(str, loss.ranges))
     return VerifyReport(
         session=sealed.session,

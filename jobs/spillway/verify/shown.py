@@ -17,6 +17,7 @@ def verdict_table(report: dict[str, Any]) -> Table:
         title=f"Session {report['session']} is {'complete' if complete else 'NOT complete'}",
         title_style="bold green" if complete else "bold red",
         show_header=False,
+        caption=details.get("stands"),
     )
     found.add_column(justify="left")
     found.add_column(justify="right", overflow="fold")

@@ -184,6 +184,8 @@ class VerifyOperator(SessionOperator):
                 "the task `cleanup` has not succeeded, clear that; else see the runbook, "
                 "`verify says 1`. Clearing this task again does not help"
             )
+        if "stands" in details:
+            self.log.info("%s", details["stands"])
         self.log.info(
             "%s is complete: %s results, %s at run time and %s by cleanup; "
             "none missing, none doubled",
