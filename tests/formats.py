@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
+import numpy as np
+import numpy.typing as npt
 from google.protobuf import descriptor_pb2
 
 from spillway.decode import StreamPlan, compile_streams
-from spillway_schemas.formats import Resolved, WriterSchema
+from spillway_schemas.formats import Absence, Resolved, WriterSchema
 from spillway_schemas.query import Query, query_of
 from spillway_schemas.tomlfile import parse_toml
 
@@ -58,10 +60,10 @@ class Given:
     def __init__(self, *schemas: WriterSchema) -> None:
         self.schemas = {each.id: each for each in schemas}
 
-    def resolve(self, schema_id: int, newest_ms: int) -> Resolved:
+    def resolve(self, schema_id: int, kafka_ms: npt.NDArray[np.int64]) -> Resolved:
         if schema_id in self.schemas:
-            return Resolved(self.schemas[schema_id], -(2**63))
-        return Resolved(None, newest_ms, "the registry has no such schema")
+            return Resolved(self.schemas[schema_id])
+        return Resolved(None, Absence(int(kafka_ms.max())), "the registry has no such schema")
 
 
 def serialized(file: descriptor_pb2.FileDescriptorProto) -> str:

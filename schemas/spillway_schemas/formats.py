@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 JSON, AVRO, PROTOBUF = "json", "avro", "protobuf"
 SHIPPED_FORMATS = (JSON, AVRO, PROTOBUF)
 """Others are decoders by entry point."""
@@ -81,23 +84,69 @@ class WriterSchema:
 
 
 @dataclass(frozen=True)
+class Absence:
+    """The messages for which an id has no schema, by Kafka's times of them, in milliseconds since
+    1970."""
+
+    until_ms: int = -(2**63)
+    """All from then or before."""
+    ahead_ms: tuple[tuple[int, int], ...] = ()
+    """Of later ones those from these times, the first and the last of each run; in order, apart,
+    and behind `until_ms`."""
+
+    @classmethod
+    def of(cls, until_ms: int, kafka_ms: npt.NDArray[np.int64]) -> Absence:
+        """All messages until then, and later ones from just these times, int64 (n,)."""
+        times = np.unique(kafka_ms[kafka_ms > until_ms])
+        if not len(times):
+            return cls(until_ms)
+        gaps = np.flatnonzero(np.diff(times) != 1)
+        firsts, lasts = times[np.append(0, gaps + 1)], times[np.append(gaps, len(times) - 1)]
+        return cls(until_ms, tuple(zip(firsts.tolist(), lasts.tolist(), strict=True)))
+
+    def covers(self, kafka_ms: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which messages are among them: of times, int64 (n,), bool (n,)."""
+        found = kafka_ms <= self.until_ms
+        if self.ahead_ms:
+            firsts, lasts = np.array(self.ahead_ms, np.int64).T
+            at = np.searchsorted(firsts, kafka_ms, side="right") - 1
+            found |= (at >= 0) & (kafka_ms <= lasts[np.maximum(at, 0)])
+        return found
+
+    def __or__(self, other: Absence) -> Absence:
+        """Of all messages that either has."""
+        until_ms = max(self.until_ms, other.until_ms)
+        runs: list[tuple[int, int]] = []
+        for first, last in sorted((*self.ahead_ms, *other.ahead_ms)):
+            if last <= until_ms:
+                continue
+            first = max(first, until_ms + 1)
+            if runs and first <= runs[-1][1] + 1:
+                runs[-1] = (runs[-1][0], max(runs[-1][1], last))
+            else:
+                runs.append((first, last))
+        return Absence(until_ms, tuple(runs))
+
+
+@dataclass(frozen=True)
 class Resolved:
-    """What an id means: for messages that Kafka has from `absent_until_ms` or before nothing, and
-    for later ones `schema`."""
+    """What an id means: for some messages nothing, and for all others `schema`."""
 
     schema: WriterSchema | None
-    absent_until_ms: int
+    absence: Absence = Absence()
+    """The messages for which it means nothing."""
     why: str = ""
-    """Why it meant nothing until then."""
+    """Why it means nothing for them."""
 
 
 class Writers(Protocol):
     """Where writers' schemas come from. Picklable: it goes to the workers."""
 
-    def resolve(self, schema_id: int, newest_ms: int) -> Resolved:
-        """What an id means. `newest_ms`: Kafka's time of its newest message, since 1970.
+    def resolve(self, schema_id: int, kafka_ms: npt.NDArray[np.int64]) -> Resolved:
+        """What an id means. `kafka_ms`: Kafka's times of its messages, in milliseconds since 1970,
+        int64 (n,).
 
-        A schema that is None was absent when that message had come. What was said once of an id
-        and a time is said again whenever it is asked. Raises where nobody can tell now: then
-        nothing becomes of the messages.
+        A schema that is None was absent for all of them. What was said once of an id and a time is
+        said again whenever it is asked, whatever other times are asked for with it. Raises where
+        nobody can tell now: then nothing becomes of the messages.
         """

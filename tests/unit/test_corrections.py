@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -49,7 +50,7 @@ from spillway.verify.proof import NotCleaned, verify
 from spillway.verify.workers import Timing, decoded, decoded_schema
 from spillway_schemas.corrections import Revision, TopicPlace
 from spillway_schemas.filenames import data_name
-from spillway_schemas.formats import Resolved
+from spillway_schemas.formats import Absence, Resolved
 from spillway_schemas.journal import Topic
 from spillway_schemas.losses import AcceptedLoss, LostRange
 from spillway_schemas.query import load_query
@@ -288,8 +289,9 @@ def test_rows_whose_schema_came_after_them_are_no_strangers() -> None:
     schema = record(("symbol", "string"))
 
     class Since(Given):
-        def resolve(self, schema_id: int, newest_ms: int) -> Resolved:
-            return Resolved(self.schemas[schema_id], 1_700_000_000_000, "unknown until then")
+        def resolve(self, schema_id: int, kafka_ms: npt.NDArray[np.int64]) -> Resolved:
+            absence = Absence(1_700_000_000_000)
+            return Resolved(self.schemas[schema_id], absence, "unknown until then")
 
     [each, *_] = compile_streams(avro_query('format = "avro"\nfields = { symbol = "string" }'))
     each = replace(each, writers=Since(written(7, schema)))

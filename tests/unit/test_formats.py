@@ -594,7 +594,7 @@ def test_doctor_sees_a_registry_made_anew(registry: StandIn, tmp_path: Path) -> 
     stream = f'format = "avro"\n{TRADE}'
     number = registry.register("s-value", json.dumps(V2))
     settings = RegistrySettings(url=registry.url, wait_s=0.0)
-    knowing(settings, folder(str(tmp_path / "w"))).resolve(number, 5)
+    knowing(settings, folder(str(tmp_path / "w"))).resolve(number, np.array([5]))
     assert {status for _, status, _ in checks(registry, tmp_path, stream)} == {"ok"}
     registry.schemas.clear()
     registry.subjects.clear()

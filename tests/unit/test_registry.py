@@ -8,9 +8,13 @@ import pickle
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
+from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from spillway.registry import known
@@ -25,6 +29,8 @@ from spillway.registry.client import (
 from spillway.registry.known import KnownSchemas
 from spillway.storage import folder
 from spillway.storage.local import LocalFolder
+from spillway_schemas.formats import Absence, WriterSchema
+from tests.lanes import explored
 from tests.registry import StandIn
 
 TEXT = '{"type":"record","name":"R","fields":[{"name":"a","type":"long"}]}'
@@ -40,6 +46,10 @@ def registry() -> Iterator[StandIn]:
 def client(registry: StandIn, wait_s: float = 0.0, **options: str) -> RegistryClient:
     given = {name.replace("_", "."): SecretStr(value) for name, value in options.items()}
     return RegistryClient(registry.url, given, wait_s=wait_s, sleep=lambda _: None)
+
+
+def at(*kafka_ms: int) -> npt.NDArray[np.int64]:
+    return np.array(kafka_ms, np.int64)
 
 
 def keeper(registry: StandIn, place: Path, now_ms: int = 1_000) -> KnownSchemas:
@@ -180,17 +190,17 @@ def test_troubles_are_known_by_a_jobs_text() -> None:
 def test_a_schema_is_asked_for_once_and_kept(registry: StandIn, tmp_path: Path) -> None:
     number = registry.register("s", TEXT)
     first = keeper(registry, tmp_path)
-    assert first.resolve(number, 5).schema == client(registry).schema(number)
+    assert first.resolve(number, at(5)).schema == client(registry).schema(number)
     registry.away = True
     for again in (
         first,
         keeper(registry, tmp_path),
         pickle.loads(pickle.dumps(_real(registry, tmp_path))),
     ):
-        found = again.resolve(number, 10**15)
+        found = again.resolve(number, at(10**15))
         assert found.schema is not None
         assert found.schema.text == TEXT
-        assert found.absent_until_ms < 0
+        assert found.absence.until_ms < 0
     assert [each.id for each in keeper(registry, tmp_path).kept()] == [number]
 
 
@@ -200,30 +210,131 @@ def _real(registry: StandIn, place: Path) -> KnownSchemas:
 
 
 def test_what_was_absent_stays_so_for_its_messages(registry: StandIn, tmp_path: Path) -> None:
-    found = keeper(registry, tmp_path, now_ms=1_000).resolve(7, 900)
-    assert (found.schema, found.absent_until_ms) == (None, 1_000)
+    found = keeper(registry, tmp_path, now_ms=1_000).resolve(7, at(900))
+    assert (found.schema, found.absence.until_ms) == (None, 1_000)
     registry.register("s", TEXT, schema_id=7)
     # Messages of then are judged as they were, later ones by the schema; by everybody alike.
     for later in (2_000, 3_000):
-        found = keeper(registry, tmp_path, now_ms=later).resolve(7, 1_001)
-        assert (found.absent_until_ms, found.why) == (1_000, "the registry has no such schema")
+        found = keeper(registry, tmp_path, now_ms=later).resolve(7, at(1_001))
+        assert (found.absence.until_ms, found.why) == (1_000, "the registry has no such schema")
         assert found.schema is not None
     registry.schemas.clear()
-    assert keeper(registry, tmp_path).resolve(7, 10**9).schema is not None
+    assert keeper(registry, tmp_path).resolve(7, at(10**9)).schema is not None
 
 
 def test_a_message_dated_ahead_is_absent_too(registry: StandIn, tmp_path: Path) -> None:
-    assert keeper(registry, tmp_path, now_ms=10).resolve(7, 5_000).absent_until_ms == 5_000
-    assert keeper(registry, tmp_path, now_ms=20).resolve(7, 5_000).absent_until_ms == 5_000
-    assert keeper(registry, tmp_path, now_ms=30).resolve(7, 5_001).absent_until_ms == 5_001
+    for now_ms in (10, 20):
+        found = keeper(registry, tmp_path, now_ms).resolve(7, at(5_000, 5_003, 5_001))
+        assert found.absence == Absence(10, ((5_000, 5_001), (5_003, 5_003)))
+    found = keeper(registry, tmp_path, now_ms=30).resolve(7, at(5_002))
+    assert found.absence == Absence(30, ((5_000, 5_003),))
     assert registry.asked.total() == 2
+
+
+@pytest.mark.parametrize("ahead_ms", [1_001, 2**62, 2**63 - 1])
+def test_a_message_dated_ahead_says_nothing_of_later_ones(
+    registry: StandIn, tmp_path: Path, ahead_ms: int
+) -> None:
+    """Nor those that share its batch."""
+    asked = at(900, ahead_ms)
+    assert keeper(registry, tmp_path, now_ms=1_000).resolve(7, asked).schema is None
+    registry.register("s", TEXT, schema_id=7)
+    fresh = keeper(registry, tmp_path, now_ms=10**6)
+    found = fresh.resolve(7, at(ahead_ms - 1 if ahead_ms > 1_001 else 1_002))
+    assert found.schema is not None
+    for each in (fresh, keeper(registry, tmp_path, now_ms=10**6)):
+        found = each.resolve(7, at(900, 1_000, 1_001, ahead_ms - 1, ahead_ms))
+        absent = [True, True, ahead_ms == 1_001, ahead_ms == 1_001, True]
+        assert (
+            found.absence.covers(at(900, 1_000, 1_001, ahead_ms - 1, ahead_ms)).tolist() == absent
+        )
+
+
+def test_a_message_that_came_while_the_registry_answered_is_asked_for_again(
+    registry: StandIn, tmp_path: Path
+) -> None:
+    """The answer is of the moment in which it was asked, or later."""
+    now = iter([1_000, 2_000, 3_000])
+    asking = KnownSchemas(client(registry), folder(str(tmp_path)), lambda: next(now))
+    assert asking.resolve(7, at(900)).absence == Absence(1_000)
+    registry.register("s", TEXT, schema_id=7)
+    assert asking.resolve(7, at(1_001)).schema is not None
+
+
+def test_files_of_before_have_no_single_times(registry: StandIn, tmp_path: Path) -> None:
+    said = {"absent_until_ms": 1_000, "why": "the registry has no such schema"}
+    folder(str(tmp_path)).publish("7-0.json", known._encoded(said))
+    assert keeper(registry, tmp_path).resolve(7, at(900)).absence == Absence(1_000)
+    assert not registry.asked
+
+
+TIMES = st.integers(0, 24)
+EVENTS = st.one_of(
+    st.tuples(st.just("asks"), st.integers(0, 2), st.lists(TIMES, min_size=1, max_size=5)),
+    st.tuples(st.just("starts again"), st.integers(0, 2), st.just([])),
+    st.tuples(st.sampled_from(["registered", "deleted", "time goes on"]), st.just(0), st.just([])),
+)
+
+
+class Registered:
+    """A registry whose only id is there or not."""
+
+    def __init__(self) -> None:
+        self.there, self.asked = False, 0
+
+    def schema(self, schema_id: int) -> WriterSchema:
+        self.asked += 1
+        if not self.there:
+            raise NotThere("the registry has no such schema")
+        return WriterSchema(schema_id, "AVRO", TEXT)
+
+
+@explored(60, 1500, st.lists(EVENTS, max_size=30), st.tuples(*[st.integers(-3, 3)] * 3))
+def test_a_verdict_is_given_once_and_holds(events: list[Any], clocks: tuple[int, ...]) -> None:
+    """Beside a list that is searched from its beginning for each message.
+
+    Workers whose clocks differ ask for batches of messages, and begin anew."""
+    registry, now = Registered(), 5
+    entries: list[tuple[int, set[int]] | None] = []  # None: the schema
+    questions, verdicts = 0, dict[int, bool]()
+
+    def absent(time: int) -> bool:
+        return any(each and (time <= each[0] or time in each[1]) for each in entries)
+
+    with TemporaryDirectory() as place:
+
+        def worker(clock: int) -> KnownSchemas:
+            return KnownSchemas(registry, folder(place), lambda: now + clock)  # type: ignore[arg-type]
+
+        workers = [worker(each) for each in clocks]
+        for what, who, times in events:
+            if what == "starts again":
+                workers[who] = worker(clocks[who])
+            elif what == "time goes on":
+                now += 4
+            elif what != "asks":
+                registry.there = what == "registered"
+            else:
+                if None not in entries and not all(map(absent, times)):
+                    questions += 1
+                    found_now = now + clocks[who]
+                    entries.append(None if registry.there else (found_now, set(times)))
+                found = workers[who].resolve(7, at(*times))
+                said = found.absence.covers(at(*times)).tolist()
+                assert said == list(map(absent, times))
+                assert all(said) or found.schema is not None
+                for time, verdict in zip(times, said, strict=True):
+                    assert verdicts.setdefault(time, verdict) == verdict
+                everything = found.absence.covers(np.arange(-9, 40)).tolist()
+                assert everything == [absent(time) for time in range(-9, 40)]
+        assert registry.asked == questions
 
 
 def test_an_absent_id_is_not_asked_for_again_for_its_messages(
     registry: StandIn, tmp_path: Path
 ) -> None:
     for _ in range(3):
-        keeper(registry, tmp_path, now_ms=1_000).resolve(7, 1_000)
+        keeper(registry, tmp_path, now_ms=1_000).resolve(7, at(1_000))
     assert registry.asked.total() == 1
 
 
@@ -233,35 +344,35 @@ def test_what_an_id_means_is_on_disk_before_a_row_is_judged_by_it(
     """Without it a power loss could take a verdict back."""
     synced: list[str] = []
     monkeypatch.setattr(LocalFolder, "sync", lambda _, names: synced.extend(names))
-    keeper(registry, tmp_path).resolve(7, 900)
+    keeper(registry, tmp_path).resolve(7, at(900))
     assert synced[-1] == "7-0.json"
 
 
 def test_of_two_that_ask_at_once_the_first_is_believed(registry: StandIn, tmp_path: Path) -> None:
     """One hears that the id is absent, the other, a moment later, its schema."""
     slow, fast = keeper(registry, tmp_path, 1_000), keeper(registry, tmp_path, 1_000)
-    before, asked = slow._read(7), slow._asked(7, 900)
+    before, asked = slow._read(7), slow._asked(7, at(900))
     registry.register("s", TEXT, schema_id=7)
-    assert fast.resolve(7, 900).schema is not None
+    assert fast.resolve(7, at(900)).schema is not None
     said = slow._add(7, before, asked)
     assert said.schema is not None
-    assert said.absent_until_ms < 0
+    assert said.absence.until_ms < 0
     # And the other way round: what is published as absent holds for the one who saw the schema.
     other = tmp_path / "other"
     slow, fast = keeper(registry, other, 1_000), keeper(registry, other, 1_000)
-    before, asked = slow._read(7), slow._asked(7, 900)
+    before, asked = slow._read(7), slow._asked(7, at(900))
     del registry.schemas[7]
-    assert fast.resolve(7, 900).schema is None
+    assert fast.resolve(7, at(900)).schema is None
     said = slow._add(7, before, asked)
-    assert not said.says_of(1_001)
-    assert said.says_of(1_000)
+    assert not said.says_of(at(1_001))
+    assert said.says_of(at(1_000))
 
 
 def test_many_workers_agree(registry: StandIn, tmp_path: Path) -> None:
     found: list[Any] = []
 
     def ask(now_ms: int) -> None:
-        found.append(keeper(registry, tmp_path, now_ms).resolve(7, 50))
+        found.append(keeper(registry, tmp_path, now_ms).resolve(7, at(50)))
 
     threads = [threading.Thread(target=ask, args=(n,)) for n in range(100, 116)]
     for each in threads:
@@ -269,7 +380,7 @@ def test_many_workers_agree(registry: StandIn, tmp_path: Path) -> None:
     registry.register("s", TEXT, schema_id=7)
     for each in threads:
         each.join()
-    assert len({each.schema is not None and each.absent_until_ms < 50 for each in found}) == 1
+    assert len({each.schema is not None and each.absence.until_ms < 50 for each in found}) == 1
 
 
 @pytest.mark.parametrize("fault", [503, 401, 404])
@@ -277,33 +388,33 @@ def test_no_answer_is_kept_as_none(registry: StandIn, tmp_path: Path, fault: int
     registry.register("s", TEXT)
     registry.faults = [fault]
     with pytest.raises(SchemaTrouble):
-        keeper(registry, tmp_path).resolve(1, 5)
+        keeper(registry, tmp_path).resolve(1, at(5))
     assert not list(tmp_path.iterdir())
-    assert keeper(registry, tmp_path).resolve(1, 5).schema is not None
+    assert keeper(registry, tmp_path).resolve(1, at(5)).schema is not None
 
 
 def test_nothing_is_kept_without_a_place(registry: StandIn) -> None:
     asking = KnownSchemas(client(registry), None, lambda: 10)
-    assert asking.resolve(7, 5).schema is None
+    assert asking.resolve(7, at(5)).schema is None
     registry.register("s", TEXT, schema_id=7)
-    assert asking.resolve(7, 6).schema is not None
+    assert asking.resolve(7, at(6)).schema is not None
 
 
 def test_every_byte_of_a_file_counts(registry: StandIn, tmp_path: Path) -> None:
     registry.register("s", TEXT)
-    keeper(registry, tmp_path).resolve(1, 5)
+    keeper(registry, tmp_path).resolve(1, at(5))
     [file] = tmp_path.iterdir()
     whole = file.read_bytes()
     said = json.loads(json.loads(whole)["said"])
-    for at in range(len(whole)):
-        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    for byte in range(len(whole)):
+        file.write_bytes(whole[:byte] + bytes([whole[byte] ^ 1]) + whole[byte + 1 :])
         with contextlib.suppress(DamagedSchema):
-            found = keeper(registry, tmp_path).resolve(1, 5)
+            found = keeper(registry, tmp_path).resolve(1, at(5))
             assert found.schema is not None
             assert found.schema.text == said["schema"]["text"]
     file.write_bytes(whole[:40])  # a backup that was cut off
     with pytest.raises(DamagedSchema, match="remove it where it held a schema"):
-        keeper(registry, tmp_path).resolve(1, 5)
+        keeper(registry, tmp_path).resolve(1, at(5))
 
 
 def test_a_crash_while_publishing_leaves_nothing_that_counts(
@@ -313,9 +424,9 @@ def test_a_crash_while_publishing_leaves_nothing_that_counts(
     with monkeypatch.context() as patched:
         patched.setattr("os.link", _crash)
         with pytest.raises(KeyboardInterrupt):
-            keeper(registry, tmp_path).resolve(1, 5)
+            keeper(registry, tmp_path).resolve(1, at(5))
     (tmp_path / "1-0.json.abc.part").write_bytes(b"half")
-    assert keeper(registry, tmp_path).resolve(1, 5).schema is not None
+    assert keeper(registry, tmp_path).resolve(1, at(5)).schema is not None
     assert known._is_ours("1-0.json")
     assert [each.id for each in keeper(registry, tmp_path).kept()] == [1]
 

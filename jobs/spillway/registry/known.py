@@ -5,19 +5,26 @@ a registry may learn of an id, lose one, be made anew or be away. So what it sai
 the warehouse and holds: a verdict is of the id and of Kafka's time of the message.
 
 Model: of each id a short list of files, `<id>-0.json`, `<id>-1.json`, ...; each says *absent until
-T* (what Kafka has from T or before has no schema) or, once and as the last one, the *schema*. A
-file appears whole and under a name that nobody had (`Folder.publish`), so all that read and write
-agree on the list: whoever comes second reads what the first has said.
+T* (what Kafka has from T or before has no schema), also at single times after T, or, once and as
+the last one, the *schema*. A file appears whole and under a name that nobody had
+(`Folder.publish`), so all that read and write agree on the list: whoever comes second reads what
+the first has said.
 
     message at t, list              verdict
     absent until T, t <= T          none, however the list goes on
+    absent at t                     none, however the list goes on
     otherwise, with a schema        that schema
     otherwise                       the registry is asked; what it says is published first
 
+T is the time at which the registry was asked, by the clock of the one who asked. A message that
+Kafka has from later has a wrong clock behind it, or a faster one. The verdict on it holds for
+messages of just its time: were T moved up to it, one message of the year 2100 would reject all
+of the years until then.
+
 Invariants:
 
-* A verdict never changes: *absent until T* is published for messages that no file said anything
-  of, and nothing behind a schema.
+* A verdict never changes: *absent* is published for messages that no file said anything of, and
+  nothing behind a schema.
 * A schema's id is asked for once in the warehouse's life, not once a worker. What stays in a
   process is what files say, and only a cache.
 * A registry that does not answer gives no verdict: nothing is published.
@@ -25,7 +32,7 @@ Invariants:
 Known limitations: the list is of ids, whatever registry gave them. A registry made anew that gives
 old ids new schemas is noticed by `doctor`, and needs a warehouse of its own. And each id that the
 registry does not know costs a question and a file, so a topic of random bytes that begin with a
-zero is read slowly.
+zero is read slowly; and so does each batch of such messages that are dated ahead.
 """
 
 from __future__ import annotations
@@ -34,12 +41,15 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from spillway.registry.client import DamagedSchema, NotThere, RegistryClient
 from spillway.storage import Folder
-from spillway_schemas.formats import Resolved, WriterSchema
+from spillway_schemas.formats import Absence, Resolved, WriterSchema
 
 FOLDER = "schemas"
 
@@ -67,14 +77,15 @@ class KnownSchemas:
         """Without what this process has read."""
         return {**self.__dict__, "_cached": {}}
 
-    def resolve(self, schema_id: int, newest_ms: int) -> Resolved:
+    def resolve(self, schema_id: int, kafka_ms: npt.NDArray[np.int64]) -> Resolved:
         """What an id means: see `Writers`. Raises RegistryUnavailable, RegistryRefuses,
         DamagedSchema."""
         said = self._read(schema_id)
-        while not said.says_of(newest_ms):
-            said = self._add(schema_id, said, self._asked(schema_id, newest_ms))
+        while not said.says_of(kafka_ms):
+            unsaid = kafka_ms[~said.absence.covers(kafka_ms)]
+            said = self._add(schema_id, said, self._asked(schema_id, unsaid))
         self._cached[schema_id] = said
-        return Resolved(said.schema, said.absent_until_ms, said.why)
+        return Resolved(said.schema, said.absence, said.why)
 
     def kept(self) -> list[WriterSchema]:
         """All schemas that are kept, by their ids. Raises DamagedSchema."""
@@ -96,13 +107,22 @@ class KnownSchemas:
                 return said
             said = said.and_then(_decoded(data, name, self._place))
 
-    def _asked(self, schema_id: int, newest_ms: int) -> dict[str, Any]:
+    def _asked(self, schema_id: int, kafka_ms: npt.NDArray[np.int64]) -> dict[str, Any]:
+        # Read before the registry is asked: what comes while it answers may have a schema.
+        now_ms = self._now_ms()
         try:
             return {"schema": asdict(self._client.schema(schema_id))}
         except NotThere as error:
             # Later messages are asked for again: the id may have been given by then.
-            until = max(newest_ms, self._now_ms()) if self._place is not None else newest_ms
-            return {"absent_until_ms": until, "why": str(error)}
+            if self._place is None:
+                absence = Absence(int(kafka_ms.max()))
+            else:
+                absence = Absence.of(now_ms, kafka_ms)
+            return {
+                "absent_until_ms": absence.until_ms,
+                "absent_at_ms": absence.ahead_ms,
+                "why": str(error),
+            }
 
     def _add(self, schema_id: int, said: _Said, answer: dict[str, Any]) -> _Said:
         """What was said, and the answer, unless somebody has published another before."""
@@ -117,33 +137,28 @@ class KnownSchemas:
         return said.and_then(answer)
 
 
+@dataclass(frozen=True)
 class _Said:
     """What the files of one id say together."""
 
-    def __init__(
-        self,
-        files: int = 0,
-        absent_until_ms: int = -(2**63),
-        why: str = "",
-        schema: WriterSchema | None = None,
-    ) -> None:
-        self.files = files
-        self.absent_until_ms = absent_until_ms
-        self.why = why
-        self.schema = schema
+    files: int = 0
+    absence: Absence = field(default_factory=Absence)
+    why: str = ""
+    schema: WriterSchema | None = None
 
-    def says_of(self, newest_ms: int) -> bool:
-        """Whether it is known what messages up to this time mean."""
-        return self.schema is not None or newest_ms <= self.absent_until_ms
+    def says_of(self, kafka_ms: npt.NDArray[np.int64]) -> bool:
+        """Whether it is known what messages from these times mean."""
+        return self.schema is not None or bool(self.absence.covers(kafka_ms).all())
 
     def and_then(self, content: dict[str, Any]) -> _Said:
         """With one file more."""
         if (found := content.get("schema")) is None:
-            until, why = content["absent_until_ms"], content["why"]
-            return _Said(self.files + 1, until, why, self.schema)
+            ahead = tuple((first, last) for first, last in content.get("absent_at_ms", ()))
+            absence = self.absence | Absence(content["absent_until_ms"], ahead)
+            return _Said(self.files + 1, absence, content["why"], self.schema)
         references = tuple((name, text) for name, text in found["references"])
         schema = WriterSchema(found["id"], found["kind"], found["text"], references)
-        return _Said(self.files + 1, self.absent_until_ms, self.why, schema)
+        return _Said(self.files + 1, self.absence, self.why, schema)
 
 
 def _encoded(content: dict[str, Any]) -> bytes:

@@ -76,14 +76,14 @@ def shares(
     ids = layout.data[at_id].astype(np.int64) @ (256 ** np.arange(HEADER - 2, -1, -1))
     for schema_id in np.unique(ids).tolist():
         mine = rows[ids == schema_id]
-        known = writers.resolve(schema_id, int(kafka_ms[mine].max()))
-        late = kafka_ms[mine] > known.absent_until_ms
-        for at in mine[~late].tolist():
+        known = writers.resolve(schema_id, kafka_ms[mine])
+        unknown = known.absence.covers(kafka_ms[mine])
+        for at in mine[unknown].tolist():
             reasons[at] = f"schema {schema_id}: {known.why}"
-        mine = mine[late]
+        mine = mine[~unknown]
         if not len(mine):
             continue
-        assert known.schema is not None, "who resolves an id says so of its newest message"
+        assert known.schema is not None, "who resolves an id says so of each of its messages"
         begins = layout.starts[mine] + HEADER
         parts: list[tuple[tuple[int, ...], Rows, Rows]] = [((), mine, begins)]
         if format_.name == PROTOBUF:
