@@ -24,7 +24,7 @@ from spillway.doctor.machine import (
 from spillway.engine.join.results import result_schema
 from spillway.engine.spill.spillfile import spill_schema
 from spillway.jars import JavaError, demand_java
-from spillway_schemas.journal import Offsets, Topic
+from spillway_schemas.journal import EventTime, Offsets, Topic
 from spillway_schemas.query import load_query
 from spillway_schemas.settings import Settings, load_settings
 from tests.new_warehouse import new_warehouse
@@ -137,7 +137,7 @@ def test_settings_that_are_not_shown_are_not_guessed() -> None:
     assert found.status == "warn"
     assert "is not known" in found.what
     assert "grant DescribeConfigs" in found.mend
-    assert judge_times("stock", {}, "calendar") == []
+    assert judge_times("stock", {}, "calendar", None) == []
 
 
 @pytest.mark.parametrize(
@@ -154,12 +154,35 @@ def test_settings_that_are_not_shown_are_not_guessed() -> None:
 )
 def test_whoever_dates_records_may_move_a_days_end(boundary, kind, ahead_ms, says):
     config = {"message.timestamp.type": kind, "message.timestamp.after.max.ms": str(ahead_ms)}
-    checks = judge_times("stock", config, boundary)
+    checks = judge_times("stock", config, boundary, None)
     assert [check.status for check in checks] == ["warn"] * len(says)
     for check, text in zip(checks, says, strict=True):
         assert re.search(text, check.what)
         assert "message.timestamp." in check.mend
-    assert judge_times("stock", {}, "calendar") == []
+    assert judge_times("stock", {}, "calendar", None) == []
+
+
+@pytest.mark.parametrize(
+    ("topic", "kind", "idle_after_ms", "says"),
+    [
+        ("stock", "CreateTime", None, "date its records: 'ahead' does not notice .* is wrong$"),
+        ("stock", "CreateTime", 300_000, "'ahead' does not notice .*, and 'idle_after' may pass"),
+        ("stock", None, 300_000, "not shown whether producers date its records"),
+        ("stock", "LogAppendTime", 300_000, None),
+        ("names", "CreateTime", 300_000, None),  # below a join without a window
+        ("names", None, 300_000, None),
+    ],
+)
+def test_windows_need_records_that_the_broker_dates(topic, kind, idle_after_ms, says):
+    times = EventTime(
+        lateness_us=0, ahead_us=1, topics=["stock", "volume"], idle_after_ms=idle_after_ms
+    )
+    checks = judge_times(topic, {"message.timestamp.type": kind} if kind else {}, "command", times)
+    assert len(checks) == (says is not None)
+    for check in checks:
+        assert (check.name, check.status) == ("times of topic stock", "warn")
+        assert re.search(says, check.what)
+        assert "LogAppendTime" in check.mend
 
 
 def test_sessions_ahead_know_weekends_and_holidays():

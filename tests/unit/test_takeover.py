@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from spillway.engine.statistics import statistics_every_s
@@ -38,8 +39,10 @@ from spillway_schemas.query import load_query
 from spillway_schemas.setting_fields import RecoveryMode, RecoverySettings
 from spillway_schemas.settings import Settings, load_settings
 from spillway_schemas.snapshot import JournalSnapshot
+from spillway_schemas.windows import Progress
 from tests.commands import command_of
 from tests.disks import slow_disk
+from tests.lanes import explored
 from tests.new_warehouse import new_warehouse
 from tests.protocol_entries import (
     DAY,
@@ -373,7 +376,7 @@ def test_a_folder_that_cannot_be_written_is_tried_once_and_named_plainly(root: s
 
 @pytest.mark.parametrize(
     ("newest_ms", "told_ms"),
-    [(0, 0), (-1, 0), (1_000, 1_000), (3_610_000, 3_610_000), (3_610_001, 3_610_000)],
+    [(0, 0), (-1, 0), (1_000, 1_000), (10_000, 10_000), (10_001, 10_000), (2**62, 10_000)],
 )
 def test_one_record_of_a_far_day_does_not_stop_the_streams_clock(
     newest_ms: int, told_ms: int
@@ -392,7 +395,79 @@ def test_the_journals_newest_input_is_bounded_by_this_hosts_clock(root: str) -> 
     began_ms = time.time_ns() // 1_000_000
     run_epoch(one)
     ended_ms = time.time_ns() // 1_000_000
-    assert began_ms <= one.state.recent_input_ms - 3_600_000 <= ended_ms
+    assert began_ms <= one.state.recent_input_ms <= ended_ms
+
+
+IDLE_AFTER_MS = 300_000
+SPOKE = st.fixed_dictionaries({}, optional=dict.fromkeys("abc", st.integers(0, 20_000)))
+"""Of one epoch, per partition that brings rows, how long its newest row was on its way."""
+
+
+def heard_of(
+    epochs: Sequence[tuple[int, dict[str, int], int]],
+) -> Iterator[tuple[int, frozenset[str], dict[str, int]]]:
+    """Per epoch the driver's time, the partitions that are idle, and by partition its newest row.
+
+    `epochs`: how long after the one before, what partitions bring, and how far the record of a
+    producer with a wrong clock is dated ahead, in ms; 0: there is none.
+    """
+    names = {name: (name, 0) for name in "abc"}
+    progress, now_ms, clock_ms = Progress.begin(names.values()), 10**12, 0
+    newest = dict[str, int]()
+    for after_ms, spoke, ahead_ms in epochs:
+        now_ms += after_ms
+        newest |= {name: now_ms - way_ms for name, way_ms in spoke.items()}
+        stamps = [now_ms - way_ms for way_ms in spoke.values()]
+        stamps += [now_ms + ahead_ms] if ahead_ms else []
+        found = report(0, 0).model_copy(update={"recent_input_ms": max(stamps, default=0)})
+        clock_ms = max(clock_ms, dated(found, now_ms).recent_input_ms)
+        came = {names[name]: 1000 * newest[name] for name in spoke}
+        progress = progress.after(came, clock_ms, idle_after_ms=IDLE_AFTER_MS)
+        idle = progress.idle(clock_ms, IDLE_AFTER_MS)
+        yield now_ms, frozenset(name for name, _ in idle), dict(newest)
+
+
+def test_a_record_dated_ahead_makes_no_partition_idle_and_hides_no_silence() -> None:
+    minute, whole = 60_000, dict.fromkeys("abc", 0)
+    ahead = [(minute, whole, 0), (minute, {"a": 0}, 10 * 366 * 86_400_000)]
+    *_, (_, idle, _) = heard_of(ahead)
+    assert idle == set()
+    later = [(minute, {"a": 0, "b": 0}, 0)] * 4
+    assert [sorted(idle) for _, idle, _ in heard_of([*ahead, *later])][1:] == [[]] * 5
+    assert [sorted(idle) for _, idle, _ in heard_of([*ahead, *later, later[0]])][-1] == ["c"]
+
+
+@explored(
+    100,
+    2000,
+    st.lists(
+        st.tuples(
+            st.sampled_from([1_000, 60_000, 200_000]),
+            SPOKE,
+            st.sampled_from([0, 0, 1, 30_000, 3_600_000, 2**62]),
+        ),
+        max_size=20,
+    ),
+)
+def test_partitions_are_idle_by_what_is_true_whatever_producers_say(
+    epochs: list[tuple[int, dict[str, int], int]],
+) -> None:
+    """None before its silence is long enough by this host's clock, and each where others are
+    heard of that much later."""
+    spoke_at = dict[str, int]()
+    begun_at = None
+    for (now_ms, idle, newest), (_, spoke, _) in zip(heard_of(epochs), epochs, strict=True):
+        if spoke and begun_at is None:
+            begun_at = now_ms
+        if begun_at is None:
+            assert not idle
+            continue
+        spoke_at |= dict.fromkeys(spoke, now_ms)
+        for name in "abc":
+            silent_ms = now_ms - newest.get(name, begun_at - 20_000)
+            assert name not in idle or silent_ms > IDLE_AFTER_MS
+            if max(newest.values()) - spoke_at.get(name, begun_at) > IDLE_AFTER_MS:
+                assert name in idle
 
 
 def test_of_a_java_trace_the_first_and_the_telling_lines_are_shown() -> None:

@@ -25,6 +25,7 @@ from spillway.kafka.options import OptionError
 from spillway.protocol.queries import QueryChanged
 from spillway.protocol.state import JournalState
 from spillway.tables import Warehouse
+from spillway_schemas.journal import EventTime
 from spillway_schemas.query import Query, load_query
 from spillway_schemas.settings import Settings
 
@@ -115,7 +116,7 @@ def kafka(
             for topic in topics:
                 config = configs[topic.name]
                 checks += judge_topic(topic.name, topic.partitions, config, spans, grace_ms)
-                checks += judge_times(topic.name, config, settings.session.boundary)
+                checks += judge_times(topic.name, config, settings.session.boundary, times)
             if begun is not None:
                 checks.append(_same_topics(begun, query, view))
         return checks
@@ -161,15 +162,30 @@ def _absent(settings: Settings, problem: str) -> Check:
     return Check("broker", "fail", f"nothing listens at {server}", remedy)
 
 
-def judge_times(name: str, config: Mapping[str, str], boundary: str) -> list[Check]:
+def judge_times(
+    name: str, config: Mapping[str, str], boundary: str, event_time: EventTime | None
+) -> list[Check]:
     """What the times of a topic's records may do: whoever produces sets them with `CreateTime`.
 
     Kafka answers for a time with the first record that bears that time or a later one. So a record
-    that is dated ahead moves the end of a day that is sought by time.
+    that is dated ahead moves the end of a day that is sought by time. A query with windows
+    (`event_time`) judges by them whether a row's own time can be right, and which partitions are
+    silent. An empty `config` is one that Kafka does not show to this user.
     """
+    title, checks = f"times of topic {name}", []
+    windowed = event_time is not None and name in event_time.topics
+    if windowed and not config:
+        what = "this user is not shown whether producers date its records; windows go by the dates"
+        mend = "grant DescribeConfigs, or see that its message.timestamp.type is LogAppendTime"
+        return [Check(title, "warn", what, mend)]
     if config.get("message.timestamp.type") != "CreateTime":
         return []
-    title, checks = f"times of topic {name}", []
+    if event_time is not None and windowed:
+        what = "producers date its records: 'ahead' does not notice one whose clock is wrong"
+        if event_time.idle_after_ms is not None:
+            what += ", and 'idle_after' may pass over partitions that the stream is catching up on"
+        mend = "set the topic's message.timestamp.type to LogAppendTime"
+        checks.append(Check(title, "warn", what, mend))
     if boundary == "calendar":
         what = "producers date its records: one dated ahead moves where the calendar's day ends"
         mend = "set the topic's message.timestamp.type to LogAppendTime"

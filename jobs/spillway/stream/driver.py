@@ -308,17 +308,15 @@ class StreamDriver:
         return protocol.Reported(sane, _now(), seconds, self._limit_rows)
 
 
-AHEAD_MS = 3_600_000
-"""How far ahead of this host's clock the stream's own clock may go."""
-
-
 def dated(report: SlotReport, now_ms: int) -> SlotReport:
-    """A report whose newest input is no further ahead than a clock may be wrong.
+    """A report whose newest input is not ahead of this host's clock.
 
-    Producers date records, and one of the year 2100 would stop the stream's clock: no group would
-    be inactive ever after. Only that clock is bounded: nothing that rows give depends on it.
+    Producers date records. One of the year 2100 would move the stream's clock there, and it would
+    stand still ever after: in a query with `idle_after` all other partitions would be idle at
+    once, so that their rows are late, and one that falls silent later never would; no group would
+    be inactive. The journal has the bounded time, so every fold of it goes by the same.
     """
-    newest = max(0, min(report.recent_input_ms, now_ms + AHEAD_MS))
+    newest = max(0, min(report.recent_input_ms, now_ms))
     return report.model_copy(update={"recent_input_ms": newest})
 
 
