@@ -112,7 +112,8 @@ def test_what_has_no_readable_schema_is_quarantined_with_the_reason(few_rows: in
     )
     body = avro(V1, {"symbol": "A", "ts": NOON, "venue": "X"})
     values = [
-        *(framed(n, body) for n in (1, 2, 3, 4, 5, 6, 7)),
+        *(framed(n, body) for n in (1, 2, 3, 4, 5, 6)),
+        framed(7, b"\x02A\x02\x00"),  # few, so that it fails where it is read
         *(
             None,
             b"",
