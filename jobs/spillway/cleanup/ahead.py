@@ -84,7 +84,7 @@ def look_ahead(
     again = 0
     if work.again is not None and warehouse.deferred_applied(session) < 0:
         again = rows_to_read(work.again)
-    outer = any(each.optional for each in spec.root.inputs)
+    outer = spec.root.is_outer
     add: ToAdd | None = ToAdd(0, 0)
     if left and (again or work.ends is not None or len(spec.joins) > 1):
         add = None

@@ -119,6 +119,11 @@ class JoinSpec:
         if (self.timed or self.span is not None) and not all(each.timed for each in self.inputs):
             raise ValueError("a join goes by time, and rows of one of its inputs have none")
 
+    @property
+    def is_outer(self) -> bool:
+        """Whether some results may lack a row of an input."""
+        return any(each.optional for each in self.inputs)
+
     def row_schema(self, input_: int) -> pa.Schema:
         """Keys, payload, identity and times of one input."""
         each = self.inputs[input_]

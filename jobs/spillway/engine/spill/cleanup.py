@@ -427,7 +427,7 @@ def without_optional(source: SpillSource, parts: Sequence[SpilledRows]) -> Unmat
     """The rows of an outer join that give results without all of its inputs; None: there are none,
     or the join is an inner one."""
     join = source.spec.joins[source.operator]
-    if not any(each.optional for each in join.inputs):
+    if not join.is_outer:
         return None
     inputs = []
     for i in source.inputs:

@@ -58,7 +58,7 @@ def results_to_add(
             wanted = _within(hashes, ranges[first:last])
             hashes, epochs, inputs = hashes[wanted], epochs[wanted], inputs[wanted]
             missing += missing_of(hashes, epochs, inputs, source.inputs)
-            if any(each.optional for each in join.inputs):
+            if join.is_outer:
                 own = inputs - source.inputs.start
                 unmatched += unmatched_of(hashes, own, join, source.doubtful)
             first, held = last, 0.0
