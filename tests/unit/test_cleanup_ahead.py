@@ -159,6 +159,25 @@ def test_plan_and_cleanup_know_which_topics_have_lost_rows(
     assert results_of(day.warehouse()) == {r: n for r, n in every if r[2] is not None}
 
 
+def test_who_does_not_say_what_an_outer_join_reads_is_refused_where_rows_are_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outer = make_day(str(tmp_path / "outer"), random_rows(3, 200, 90, 4), depth=3, spec=OUTER)
+    inner = make_day(str(tmp_path / "inner"), random_rows(3, 200, 90, 4), depth=3)
+    monkeypatch.setattr("spillway.cleanup.work.doubtful_topics", lambda *_: frozenset({"stock"}))
+    refused = pytest.raises(CleanupRefused, match="rows of stock are lost, and nobody has said")
+    with refused:
+        run_cleanup(Here, outer.warehouse(), OUTER, DAY)
+    with refused:
+        look_ahead(outer.warehouse(), OUTER, DAY, fingerprint="", cores=2)
+    ran_before = [each for each in brute_force(outer.rows, OUTER) if each[0] != "cleanup"]
+    assert set(results_of(outer.warehouse())) == set(ran_before)
+    # A result of an inner join that there is has all of its rows.
+    assert look_ahead(inner.warehouse(), SPEC, DAY, fingerprint="", cores=2).missing
+    run_cleanup(Here, inner.warehouse(), SPEC, DAY)
+    assert results_of(inner.warehouse()) == brute_force(inner.rows, SPEC)
+
+
 def test_the_topics_that_have_rows_in_no_file() -> None:
     lost = LostRange(topic="a", partition=0, begin=0, end=4)
     loss = AcceptedLoss(ranges=[lost], reason="", by="")

@@ -7,7 +7,7 @@ starts no Spark.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from spillway.cleanup.work import work_of
@@ -66,15 +66,16 @@ def look_ahead(
     *,
     fingerprint: str,
     cores: int | None,
-    streams: Iterable[StreamPlan] = (),
+    streams: Collection[StreamPlan] = (),
     tell: Callable[[str], None] = lambda _: None,
 ) -> CleanupAhead:
     """See what a cleanup has before it.
 
     `cores`: that Spark will have (`cores_of`); `streams`: the query's, where an outer join has lost
-    input; `tell` hears of what takes long.
+    input: without them that is refused; `tell` hears of what takes long.
 
-    Raises `NothingYet`, `CleanupRefused` (not sealed, tables behind) and `SpillDamaged`.
+    Raises `NothingYet`, `CleanupRefused` (not sealed, tables behind, no `streams` where they are
+    needed) and `SpillDamaged`.
     """
     work = work_of(warehouse, session, fingerprint)
     sealed = work.sealed
@@ -92,7 +93,7 @@ def look_ahead(
         tell(f"counting what {sealed.spilled_rows:,} spilled rows lack")
         place = warehouse.folder("spill")
         index = SpillIndex.of([(file, row_groups(place, file, 0)) for file in files])
-        doubtful = work.doubtful(streams)
+        doubtful = work.doubtful(spec.root, streams)
         source = SpillSource(place, index, spec, voided=work.voided, doubtful=doubtful)
         add = results_to_add(source, left)
     share = len(left) / len(ranges) if ranges else 0.0

@@ -117,11 +117,12 @@ def run_cleanup(
     `start_spark` gives the `SparkSession`; it is called only when there is something to compute.
     `fingerprint` is the query's, compared with the warehouse's when not empty.
     `source`: the query's topics, where slots were lost whose rows were left to cleanup, and where
-    an outer join has lost input.
+    an outer join has lost input: without it that is refused.
     `tell` hears of what takes long, and of another cleanup of the session at the same time; when
     that stands still for `stalled_s`, this one takes over.
-    Raises `NothingYet`, `WrongTable`, `CleanupRefused` (not sealed, tables behind), `SpillDamaged`,
-    `InputChanged` (rows that slots had lost are in Kafka no more), `OutcomeUnknown`.
+    Raises `NothingYet`, `WrongTable`, `CleanupRefused` (not sealed, tables behind, no
+    `source` where one is needed), `SpillDamaged`, `InputChanged` (rows that slots had lost are in
+    Kafka no more), `OutcomeUnknown`.
     """
     began = time.monotonic()
     work = work_of(warehouse, session, fingerprint, wait_s)
@@ -136,7 +137,7 @@ def run_cleanup(
         if source is None:
             raise CleanupRefused(f"rows of {session} are only in Kafka, and nobody has said where")
         source.check(work.genesis.topics, again)
-    doubtful = work.doubtful(source.streams if source is not None else ())
+    doubtful = work.doubtful(spec.root, source.streams if source is not None else ())
     committed = 0
     while (first := warehouse.cleanup_applied(session) + 1) < len(sealed.ranges):
         lease = Lease.take(warehouse, session)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from spillway.cleanup.plan import (
     stored_files,
 )
 from spillway.decode import StreamPlan
+from spillway.engine.join.spec import JoinSpec
 from spillway.engine.spill.generations import GenerationEnds, VoidedCuts
 from spillway.engine.spill.spillfile import SpillFile
 from spillway.protocol.deferral import deferred_cuts_of, deferred_rows
@@ -58,9 +59,21 @@ class CleanupWork:
         """What the warehouse was when the session ran."""
         return genesis_of(self.state, self.sealed)
 
-    def doubtful(self, streams: Iterable[StreamPlan]) -> frozenset[int]:
-        """The inputs of an outer join that have rows which are in no file."""
+    def doubtful(self, join: JoinSpec, streams: Collection[StreamPlan]) -> frozenset[int]:
+        """The inputs of an outer join that have rows which are in no file; none of an inner join.
+
+        Raises `CleanupRefused` where there are such rows and no `streams` that say of which inputs:
+        a result that lacks one of them may be wrong.
+        """
+        if not join.is_outer:
+            return frozenset()
         topics = doubtful_topics(self.sealed, self.loss, self.again)
+        if topics and not streams:
+            names = " and ".join(sorted(topics))
+            raise CleanupRefused(
+                f"rows of {names} are lost, and nobody has said which inputs of the outer join "
+                "read them: results that lack one may be wrong. Give the query's streams"
+            )
         return frozenset(each.index for each in streams if each.topic in topics)
 
 
