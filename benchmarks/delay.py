@@ -69,7 +69,7 @@ from spillway_schemas.scenario import Scenario
 
 SHARE = 0.5
 """Of Spark's greatest rate."""
-LOOK_S = 1.0
+ASK_S = 1.0
 """How often it is asked how far a program is."""
 START_S, END_S = 180.0, 600.0
 """How long a program may take to start, and to read what is left once all was sent."""
@@ -190,7 +190,7 @@ class Sending:
 
     def __call__(self) -> bool:
         """Whether the program has read everything. Raises what went wrong with sending."""
-        if time.monotonic() - self._looked_s < LOOK_S:
+        if time.monotonic() - self._looked_s < ASK_S:
             return False
         self._looked_s = time.monotonic()
         if self._sent is None:

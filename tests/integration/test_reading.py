@@ -141,7 +141,7 @@ def test_a_topic_that_is_deleted_or_made_anew_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also where the new one has as many rows: they are others, at the same offsets."""
-    monkeypatch.setattr(reading, "LOOK_S", 0.2)
+    monkeypatch.setattr(reading, "TOPICS_LOOK_S", 0.2)
     monkeypatch.setattr(reading, "AGAIN_S", 0.2)
     again, other = filled
     ids = {topic.name: topic.id for topic in cluster.topics(filled)}

@@ -264,7 +264,7 @@ def test_sending_begins_when_rows_are_waited_for_and_holds_when_all_are_read(
         how["progress"](None)
         return Done()
 
-    monkeypatch.setattr(module, "LOOK_S", 0.0)
+    monkeypatch.setattr(module, "ASK_S", 0.0)
     monkeypatch.setattr(module, "produce", produce)
     ready, read = [False], [0]
     wanted = pace(PAIR_WINDOW, 100.0, 30.0, 120.0)
@@ -297,7 +297,7 @@ def test_nothing_is_sent_any_more_when_the_program_has_ended(
             time.sleep(0.01)
         ended.append(True)
 
-    monkeypatch.setattr(module, "LOOK_S", 0.0)
+    monkeypatch.setattr(module, "ASK_S", 0.0)
     monkeypatch.setattr(module, "produce", produce)
     wanted = pace(PAIR_WINDOW, 100.0, 30.0, 120.0)
     with Sending(wanted, "here:1", Look(lambda: True, lambda: 0)) as until:
@@ -312,7 +312,7 @@ def test_what_goes_wrong_with_sending_is_raised(monkeypatch: pytest.MonkeyPatch)
     def produce(*_: Any, **__: Any) -> None:
         raise RuntimeError("no broker")
 
-    monkeypatch.setattr(module, "LOOK_S", 0.0)
+    monkeypatch.setattr(module, "ASK_S", 0.0)
     monkeypatch.setattr(module, "produce", produce)
     wanted = pace(PAIR_WINDOW, 100.0, 30.0, 120.0)
     with Sending(wanted, "here:1", Look(lambda: True, lambda: 0)) as until:

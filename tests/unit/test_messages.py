@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from spillway.kafka import reading
 from spillway.kafka.reading import TopicRange, TopicReader, _Answer
 from spillway.kafka.wire import headers
-from spillway.stream.messages import ROWS_WORTH_A_TASK, ranges_of, shares
+from spillway.stream.messages import ROWS_WORTH_A_TASK, ranges_of, task_ranges
 from tests.property.test_wire import packed, rows_of
 
 
@@ -33,7 +33,7 @@ def test_each_range_has_one_task_and_no_task_much_more_than_another(
     sizes: list[int], tasks: int
 ) -> None:
     ranges = [TopicRange("t", n, 10, 10 + size) for n, size in enumerate(sizes)]
-    found = shares(ranges, tasks)
+    found = task_ranges(ranges, tasks)
     assert sorted((each for some in found for each in some), key=lambda r: r.partition) == ranges
     fewest = next(n for n in range(1, 100) if sum(sizes) <= n * ROWS_WORTH_A_TASK)
     assert len(found) == min(tasks, len(ranges), fewest)

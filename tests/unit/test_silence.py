@@ -9,7 +9,7 @@ import pytest
 
 from spillway.stream import job, silence
 from spillway.stream.job import Placement
-from spillway.stream.silence import SILENT_S, SilentHosts, addresses, answers, nobody_came
+from spillway.stream.silence import HOST_SILENT_S, SilentHosts, addresses, answers, nobody_came
 
 
 def test_a_host_that_listens_or_refuses_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,13 +29,13 @@ def test_a_silent_host_is_told_of_once_and_once_when_it_is_back() -> None:
     hosts = SilentHosts()
     looks = [
         (0.0, True, False),
-        (SILENT_S - 0.1, True, False),
-        (SILENT_S, True, False),
-        (SILENT_S + 1, False, False),
+        (HOST_SILENT_S - 0.1, True, False),
+        (HOST_SILENT_S, True, False),
+        (HOST_SILENT_S + 1, False, False),
         (61.4, True, True),
         (62.0, True, True),
         (62.1, True, False),
-        (61.4 + SILENT_S + 10, True, False),
+        (61.4 + HOST_SILENT_S + 10, True, False),
     ]
     heard = [hosts.heard({"a": a, "b": b}, at) for at, a, b in looks]
     assert [len(texts) for texts in heard] == [0, 0, 1, 0, 1, 0, 0, 1]
@@ -68,9 +68,9 @@ def test_a_long_job_asks_the_hosts_that_it_waits_for(monkeypatch: pytest.MonkeyP
         told.append(text)
         over.set()
 
-    monkeypatch.setattr(job, "LOOK_S", 0.01)
-    monkeypatch.setattr(job, "SILENT_S", 0.0)
-    monkeypatch.setattr(silence, "SILENT_S", 0.05)
+    monkeypatch.setattr(job, "HOSTS_LOOK_S", 0.01)
+    monkeypatch.setattr(job, "HOST_SILENT_S", 0.0)
+    monkeypatch.setattr(silence, "HOST_SILENT_S", 0.05)
     monkeypatch.setattr(job, "answers", asks)
     placement = Listening(None, False, {0: "a", 1: "b"})
     with placement.watched(lambda: pytest.fail("cancelled"), tell):
@@ -80,7 +80,7 @@ def test_a_long_job_asks_the_hosts_that_it_waits_for(monkeypatch: pytest.MonkeyP
 
 
 def test_a_short_job_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "LOOK_S", 0.01)
+    monkeypatch.setattr(job, "HOSTS_LOOK_S", 0.01)
     monkeypatch.setattr(job, "answers", lambda _: pytest.fail("asked"))
     placement = Listening(None, False, {0: "a", 1: "b"})
     with placement.watched(lambda: pytest.fail("cancelled"), pytest.fail):

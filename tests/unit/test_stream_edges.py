@@ -167,7 +167,7 @@ def test_a_job_is_cancelled_when_a_host_that_it_needs_stays_away(
     monkeypatch: pytest.MonkeyPatch, alive: str, back: str, cancelled: bool
 ) -> None:
     """Slots are pinned to a and b."""
-    monkeypatch.setattr(job, "LOOK_S", 0.02)
+    monkeypatch.setattr(job, "HOSTS_LOOK_S", 0.02)
     placement = Hosts(None, False, {0: "a", 1: "b"}, away_s=0.3)
     placement.alive = tuple(alive)
     called = threading.Event()

@@ -40,7 +40,7 @@ import pyarrow as pa
 from spillway.decode.digest import partition_digest, value_digest
 from spillway.decode.expressions import evaluate, is_true
 from spillway.decode.formats.decoder import ValueDecoder
-from spillway.decode.formats.framing import shares
+from spillway.decode.formats.framing import values_by_schema
 from spillway.decode.layout import Layout
 from spillway.decode.parse import Parsed, can_parse, parse_alike, parse_each, pieces
 from spillway.decode.plan import (
@@ -235,7 +235,9 @@ def _read_by_schema(
     for begin, end in pieces(values, BLOCK_ROWS, BLOCK_BYTES):
         block = values.slice(begin, end - begin)
         why: dict[int, str] = {}
-        for share in shares(plan.format, plan.rules, block, kafka_ms[begin:end], plan.writers, why):
+        for share in values_by_schema(
+            plan.format, plan.rules, block, kafka_ms[begin:end], plan.writers, why
+        ):
             parts: list[Part] = []
             left = np.arange(len(share.rows))
             if len(left) > few_rows:

@@ -16,14 +16,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spillway.kafka.client import KafkaUnavailable, listens
+from spillway.kafka.client import LOOK_ANSWER_S, LOOK_CONNECT_S, KafkaUnavailable, listens
 from spillway.kafka.options import python_options
 from spillway_schemas.journal import Offsets
 from spillway_schemas.secret import Options
 
-CONNECT_S = 0.5
-ANSWER_S = 2.0
-"""Most seconds that a look waits for Kafka, for the ends and for the rows each."""
 FETCH_BYTES = 64 << 10
 
 
@@ -50,7 +47,7 @@ class BacklogReader:
         """What Kafka holds beyond `read`. Raises KafkaUnavailable when it does not answer."""
         from kafka.errors import KafkaError
 
-        if self._consumer is None and not listens(self._bootstrap, CONNECT_S):
+        if self._consumer is None and not listens(self._bootstrap, LOOK_CONNECT_S):
             raise KafkaUnavailable(f"nothing listens at {self._bootstrap}")
         try:
             if self._consumer is None:
@@ -65,7 +62,7 @@ class BacklogReader:
     def close(self) -> None:
         """Close the connection."""
         if self._consumer is not None:
-            self._consumer.close(autocommit=False, timeout_ms=int(ANSWER_S * 1000))
+            self._consumer.close(autocommit=False, timeout_ms=int(LOOK_ANSWER_S * 1000))
             self._consumer = None
 
     def _connect(self) -> Any:
@@ -73,9 +70,11 @@ class BacklogReader:
 
         config: dict[str, Any] = {
             "client_id": "spillway-backlog",
-            "bootstrap_timeout_ms": int(ANSWER_S * 1000),
+            "bootstrap_timeout_ms": int(LOOK_ANSWER_S * 1000),
             "metadata_max_age_ms": 30_000,
-            "reconnect_backoff_max_ms": int(ANSWER_S * 1000),  # a broker that is back is seen soon
+            "reconnect_backoff_max_ms": int(
+                LOOK_ANSWER_S * 1000
+            ),  # a broker that is back is seen soon
             "metrics_enabled": False,
         } | python_options(self._options, "consumer")
         config |= {
@@ -94,7 +93,9 @@ class BacklogReader:
 
         numbers = {t: sorted(self._consumer.partitions_for_topic(t)) for t in read}
         asked = [TopicPartition(t, p) for t, ps in numbers.items() for p in ps]
-        found = self._consumer.end_offsets(asked, timeout_ms=int(ANSWER_S * 1000)) if asked else {}
+        found = (
+            self._consumer.end_offsets(asked, timeout_ms=int(LOOK_ANSWER_S * 1000)) if asked else {}
+        )
         return {
             topic: [int(found[TopicPartition(topic, p)]) for p in ps]
             for topic, ps in numbers.items()
@@ -119,7 +120,7 @@ class BacklogReader:
         for partition, begin in behind.items():
             consumer.seek(partition, begin)
         times: dict[Any, int] = {}
-        waiting, until = set(behind), time.monotonic() + ANSWER_S
+        waiting, until = set(behind), time.monotonic() + LOOK_ANSWER_S
         while waiting and time.monotonic() < until:
             for partition, records in consumer.poll(timeout_ms=100, max_records=1).items():
                 consumer.pause(partition)

@@ -22,6 +22,8 @@ from spillway_schemas.journal import Offsets, Topic
 from spillway_schemas.secret import Options, hide
 
 TIMEOUT_S = 30.0
+LOOK_CONNECT_S, LOOK_ANSWER_S = 0.5, 2.0
+"""The same for looks that people and figures wait for: how long a port, and an answer, may take."""
 REFUSED_S = 6.0
 """So long a client may take to hear that it is refused: brokers answer a wrong password late."""
 

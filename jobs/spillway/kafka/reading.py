@@ -32,11 +32,11 @@ LEAST_FETCHED_BYTES = 64 << 10
 """Asked for at a time, of all partitions and of one; a larger batch comes whole."""
 FIRST_FETCHED_BYTES = 1 << 20
 """The same while nothing is known of a topic's records."""
-SILENT_S = 60.0
+READ_SILENT_S = 60.0
 """So long nothing may come before a read is given up: an election takes less."""
-LOOK_S = 2.0
+TOPICS_LOOK_S = 2.0
 """So long nothing may come before it is looked whether the topics are there."""
-ANSWER_S = 1.0
+TOPICS_ANSWER_S = 1.0
 """So long that takes: who is silent is asked again later."""
 AGAIN_S = 2.0
 """A topic that is not there is looked for once more after so long: a broker that has just started
@@ -119,7 +119,7 @@ class TopicRange:
 class TopicReader:
     """Reads ranges, one after another. A context manager."""
 
-    def __init__(self, bootstrap: str, options: Options, silent_s: float = SILENT_S) -> None:
+    def __init__(self, bootstrap: str, options: Options, silent_s: float = READ_SILENT_S) -> None:
         """`silent_s`: so long brokers may be silent. Raises KafkaUnavailable when none answers."""
         self._silent_s = silent_s
         check_files(options)
@@ -204,7 +204,7 @@ class TopicReader:
             position = {place: consumer.position(place) for place in position}
             if position != before:
                 since = looked = time.monotonic()
-            elif time.monotonic() - looked > LOOK_S:
+            elif time.monotonic() - looked > TOPICS_LOOK_S:
                 with suppress(KafkaError, OSError):  # brokers are away: that may end
                     self._assure_there(ids)
                 looked = time.monotonic()
@@ -261,7 +261,7 @@ class TopicReader:
         answers."""
         manager, net = self._consumer._manager, self._consumer._net
         asked = manager.call_soon(self._consumer._cluster.refresh_metadata)
-        net.run(manager.wait_for, asked, ANSWER_S * 1000)
+        net.run(manager.wait_for, asked, TOPICS_ANSWER_S * 1000)
 
     def _polled(self, ranges: Mapping[Any, TopicRange]) -> dict[Any, list[_Answer]]:
         try:

@@ -2,7 +2,7 @@
 
 Model: the stream's threads call `on_start` once and `on_epoch` for each journaled entry; both only
 leave something behind. One thread picks it up every `TICK_S`: it adds entries up, looks at Kafka
-and the tables every `LOOK_S`, and replaces the figures. Scrapes read the figures and nothing
+and the tables every `REFRESH_S`, and replaces the figures. Scrapes read the figures and nothing
 else.
 
 The thread's tally begins with the journal as it was at the claim, read through handles of its own,
@@ -51,7 +51,7 @@ from spillway_schemas.journal import Epoch, entry_texts
 from spillway_schemas.settings import Settings
 
 TICK_S = 1.0
-LOOK_S = 10.0
+REFRESH_S = 10.0
 """Kafka and the tables are looked at so often: alerts wait for minutes, and a look fetches a batch
 from each partition in which rows wait."""
 END_S = 10.0
@@ -118,7 +118,7 @@ class Gatherer(Collector):
                 known = replace(known, journal=journal_figures(model, trigger_s, name))
             now = time.monotonic()
             if now >= look_at:
-                look_at = now + LOOK_S
+                look_at = now + REFRESH_S
                 lag = _lag(model, backlog)
                 known = replace(
                     known,

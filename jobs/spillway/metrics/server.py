@@ -33,7 +33,8 @@ WHOLE_S = 10.0
 """How long a client may take to ask and to read the answer, however it spreads that."""
 MOST_AT_ONCE = 32
 """Clients, each with a thread; one more is turned away."""
-ANSWER_S = 2.0
+PROBE_S = 2.0
+"""How long it may take to say whose server it is."""
 
 
 class CannotListen(RuntimeError):
@@ -130,7 +131,7 @@ def serves_spillway(listen: str) -> bool:
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     place = f"[{host}]" if ":" in host else host
     try:
-        with urllib.request.urlopen(f"http://{place}:{port}{PATH}", timeout=ANSWER_S) as answer:
+        with urllib.request.urlopen(f"http://{place}:{port}{PATH}", timeout=PROBE_S) as answer:
             return b"\nspillway_up " in answer.read()
     except (OSError, ValueError):
         return False

@@ -28,7 +28,7 @@ from spillway_schemas.exits import FAILED
 from spillway_schemas.formats import WriterSchema
 from spillway_schemas.secret import Options, hide, revealed
 
-ANSWER_S = 10.0
+REGISTRY_ANSWER_S = 10.0
 """How long an answer may take."""
 WAITS_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Between two tries; the last one again and again."""
@@ -139,7 +139,7 @@ class RegistryClient:
             request.data = json.dumps(body).encode()
             request.add_header("Content-Type", "application/vnd.schemaregistry.v1+json")
         try:
-            with self._opener().open(request, timeout=ANSWER_S) as answer:
+            with self._opener().open(request, timeout=REGISTRY_ANSWER_S) as answer:
                 return self._object(url, answer.read())
         except urllib.error.HTTPError as error:
             raise self._refused(url, path, error) from None

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from spillway.kafka.client import KafkaUnavailable, TopicProblem, cluster, listens
+from spillway.kafka.client import (
+    LOOK_ANSWER_S,
+    LOOK_CONNECT_S,
+    KafkaUnavailable,
+    TopicProblem,
+    cluster,
+    listens,
+)
 from spillway_schemas.journal import Offsets
 from spillway_schemas.settings import Settings
-
-CONNECT_S = 0.5
-ANSWER_S = 2.0
 
 
 class HeldOffsets(NamedTuple):
@@ -25,13 +29,13 @@ class HeldOffsets(NamedTuple):
 def held_offsets(settings: Settings, topics: Sequence[str]) -> HeldOffsets | None:
     """What Kafka holds of topics; None when no broker answers in time.
 
-    A look at the ports first: a broker that is down costs nothing, one that hangs `ANSWER_S`.
+    A look at the ports first: a broker that is down costs nothing, one that hangs `LOOK_ANSWER_S`.
     """
     servers = settings.kafka.bootstrap_servers
-    if not listens(servers, CONNECT_S):
+    if not listens(servers, LOOK_CONNECT_S):
         return None
     try:
-        with cluster(servers, settings.kafka.options, timeout_s=ANSWER_S) as view:
+        with cluster(servers, settings.kafka.options, timeout_s=LOOK_ANSWER_S) as view:
             existing = set(view.existing_topics())
             asked = [topic for topic in topics if topic in existing]
             if not asked:

@@ -32,10 +32,10 @@ from spillway.policy.sampling import SlotFigures
 from spillway.protocol.plan import Plan
 from spillway.stream.day_before import DayBefore
 from spillway.stream.decoding import DecodeTask, decode_chunks
-from spillway.stream.messages import ranges_of, reading_frame, shares
+from spillway.stream.messages import ranges_of, reading_frame, task_ranges
 from spillway.stream.pins import pinned, salts, shuffled
 from spillway.stream.process import rehearse_batches
-from spillway.stream.silence import SILENT_S, SilentHosts, addresses, answers
+from spillway.stream.silence import HOST_SILENT_S, SilentHosts, addresses, answers
 from spillway.stream.tasks import (
     JobSettings,
     all_traced,
@@ -53,7 +53,7 @@ from spillway.stream.worker import (
 )
 from spillway_schemas.journal import SlotReport, Topic, TracedGroup
 
-LOOK_S = 1.0
+HOSTS_LOOK_S = 1.0
 """How often it is looked whether the hosts are there while a job runs."""
 SETTLED_S = 1.5
 """Executors register one after another: so long without a new one means that all are there."""
@@ -141,8 +141,8 @@ class Placement:
         def watch() -> None:
             here = began = time.monotonic()
             silent = SilentHosts()
-            while not over.wait(LOOK_S):
-                if time.monotonic() - began >= SILENT_S:
+            while not over.wait(HOSTS_LOOK_S):
+                if time.monotonic() - began >= HOST_SILENT_S:
                     for text in silent.heard(self._answers(over), time.monotonic()):
                         tell(text)
                 alive = set(self.executors())
@@ -323,7 +323,7 @@ class EpochJob:
         return reading_frame(
             self.spark,
             self.settings.kafka,
-            shares(ranges, self.decoders),
+            task_ranges(ranges, self.decoders),
             lambda chunks: decode_chunks(task, chunks),
             self.block_type,
         )

@@ -17,7 +17,7 @@ from spillway.protocol.offsets import padded
 from spillway_schemas.journal import Offsets, Topic
 from spillway_schemas.secret import Options, revealed
 
-SILENT_S = 120.0
+EPOCH_SILENT_S = 120.0
 """Brokers may be silent for so long while an epoch is read: as long as Spark's source waits."""
 
 READERS_PER_CORE = 4
@@ -59,7 +59,7 @@ ROWS_WORTH_A_TASK = 65_536
 """Reading and decoding so many takes about as long as a task costs beside them."""
 
 
-def shares(ranges: Sequence[TopicRange], tasks: int) -> list[tuple[TopicRange, ...]]:
+def task_ranges(ranges: Sequence[TopicRange], tasks: int) -> list[tuple[TopicRange, ...]]:
     """The ranges for at most so many tasks, and no more than their rows are worth: the largest
     first, each to the task that has least."""
     worth = -(-sum(each.end - each.begin for each in ranges) // ROWS_WORTH_A_TASK)
@@ -80,7 +80,7 @@ def read_messages(source: MessageSource, ranges: Iterable[TopicRange]) -> Iterat
     key = (source.bootstrap, *sorted(revealed(source.client).items()))
     reader = _readers.pop(key, None)
     if reader is None:
-        reader = TopicReader(source.bootstrap, source.client, SILENT_S)
+        reader = TopicReader(source.bootstrap, source.client, EPOCH_SILENT_S)
     try:
         for of, records in reader.read(ranges, source.ids):
             whole = Chunk(of.topic, of.partition, records.values, records.offsets, records.kafka_ms)
@@ -118,4 +118,4 @@ def whole_frame(
 ) -> Any:
     """The same of all messages of ranges, in a job that is no epoch."""
     tasks = READERS_PER_CORE * spark.sparkContext.defaultParallelism
-    return reading_frame(spark, source, shares(ranges, tasks), work, schema)
+    return reading_frame(spark, source, task_ranges(ranges, tasks), work, schema)

@@ -13,9 +13,9 @@ import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-SILENT_S = 10.0
+HOST_SILENT_S = 10.0
 """So long a job may take before anybody is asked, and a host may be silent before it is told of."""
-ANSWER_S = 1.0
+HOST_ANSWER_S = 1.0
 """How long a host has to accept a connection."""
 
 Address = tuple[str, int]
@@ -24,7 +24,7 @@ Address = tuple[str, int]
 def answers(address: Address) -> bool:
     """Whether a host accepts a connection, or refuses it: both are answers."""
     try:
-        socket.create_connection(address, ANSWER_S).close()
+        socket.create_connection(address, HOST_ANSWER_S).close()
     except ConnectionRefusedError:
         return True
     except OSError:
@@ -51,7 +51,7 @@ class SilentHosts:
                 if host in self.told:
                     self.told.remove(host)
                     texts.append(f"{host} answers again, after {since_s:.0f} s")
-            elif since_s >= SILENT_S and host not in self.told:
+            elif since_s >= HOST_SILENT_S and host not in self.told:
                 self.told.add(host)
                 texts.append(
                     f"{host} has not answered for {since_s:.0f} s, and the epoch waits for it: see "

@@ -21,7 +21,7 @@ _A = TypeVar("_A")
 
 ROWS_A_PROCESS = 500_000
 """For fewer rows another process is not worth its start."""
-LOOK_S = 1.0
+PROOF_LOOK_S = 1.0
 """How often a process looks whether the proof's is there."""
 
 
@@ -105,7 +105,7 @@ def _ends_with(parent: int) -> None:
 
     def watch() -> None:
         while os.path.exists(f"/proc/{parent}"):
-            time.sleep(LOOK_S)
+            time.sleep(PROOF_LOOK_S)
         os._exit(1)
 
     if os.path.exists("/proc"):

@@ -38,7 +38,7 @@ class SchemaValues:
     decoder: ValueDecoder
 
 
-def shares(
+def values_by_schema(
     format_: ValueFormat,
     rules: tuple[FieldRule, ...],
     values: Any,
