@@ -35,7 +35,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from spillway_schemas.exits import USAGE
 from spillway_schemas.messages import NAME
-from spillway_schemas.tomlfile import TomlError, TomlFile, parse_toml, read_toml
+from spillway_schemas.tomlfile import TomlError, TomlFile, read_toml
 from spillway_schemas.topic_name import topic_name
 
 MalformedKind = Literal[
@@ -367,14 +367,6 @@ def load_scenario(name: str) -> Scenario:
             )
     try:
         return _validated(read_toml(path))
-    except TomlError as error:
-        raise ScenarioError(str(error)) from None
-
-
-def parse_scenario(text: str) -> Scenario:
-    """A scenario from TOML text. Raises ScenarioError."""
-    try:
-        return _validated(parse_toml(text, Path("scenario")))
     except TomlError as error:
         raise ScenarioError(str(error)) from None
 

@@ -21,7 +21,8 @@ from spillway.produce.replay import replay
 from spillway.produce.run import ProduceError, produce
 from spillway.produce.send import Sender
 from spillway.produce.summary import ProduceProgress
-from spillway_schemas.scenario import Scenario, parse_scenario
+from spillway_schemas.scenario import Scenario
+from tests.scenarios import parse_scenario
 
 pytestmark = pytest.mark.server
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spillway_schemas.scenario import ScenarioError, load_scenario, parse_scenario, shipped
+from spillway_schemas.scenario import ScenarioError, load_scenario, shipped
+from tests.scenarios import parse_scenario
 
 SMALL = """
 seed = 3

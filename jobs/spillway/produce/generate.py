@@ -316,19 +316,3 @@ def sources(scenario: Scenario) -> list[StreamGenerator]:
     names = dict.fromkeys(name for each in scenario.streams.values() for name in each.domains)
     shared = {name: domain(scenario.domain(name)) for name in names}
     return [StreamGenerator(scenario, stream, shared) for stream in scenario.streams]
-
-
-def expected_results(scenario: Scenario) -> int:
-    """Results of the join of all streams on the symbol: the sum over keys of the products.
-
-    Raises ValueError for streams of fields: it is a query that says what their results are.
-    """
-    if any(stream.fields for stream in scenario.streams.values()):
-        raise ValueError("the results of streams of fields follow from the query")
-    product: Any = None
-    for source in sources(scenario):
-        counts = np.zeros(len(source.domain), dtype=np.int64)
-        for plan in source.plan:
-            counts += np.bincount(source.keys_of(plan.number), minlength=len(counts))
-        product = counts if product is None else product * counts
-    return int(product.sum())
