@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+
 import pytest
 
 from spillway.engine.state.merging import FileLiveness, RunSize, Shape, due_merges, to_reclaim
@@ -59,6 +61,45 @@ def test_merges_under_way_are_kept_and_their_runs_are_not_merged_twice() -> None
     as_much = Merging("e", 0, (1,), 2)
     rows = [*many, *runs("e", 0, {1: 10})]
     assert due_merges(SHAPE, rows, [as_much, half], 13)[0] == [half, as_much]
+
+
+def merged_at_once(shape: Shape, rows: int, budget: int) -> int:
+    """Fill a budget by `rows` (of a byte) an epoch: the most merges of one class that are under way
+    together."""
+    held: dict[int, int] = {}
+    under_way: list[Merging] = []
+    done: dict[int, int] = defaultdict(int)
+    made = most = 0
+    fuel = shape.fuel_bytes(rows, budget)
+    for _ in range(budget // rows):
+        held[made] = rows
+        sizes = [RunSize("d", 0, run, n) for run, n in held.items()]
+        under_way, made = due_merges(shape, sizes, under_way, made + 1)
+        of_class = Counter(shape.size_class(max(held[s] for s in m.sources)) for m in under_way)
+        most = max(most, *of_class.values(), 0)
+        left, unfinished = fuel, []
+        for merge in under_way:
+            step = min(left, sum(held[source] for source in merge.sources) - done[merge.target])
+            left -= step
+            done[merge.target] += step
+            if done[merge.target] < sum(held[source] for source in merge.sources):
+                unfinished.append(merge)
+                continue
+            for source in merge.sources:
+                del held[source]
+            held[merge.target] = done.pop(merge.target)
+        under_way = unfinished
+    return most
+
+
+@pytest.mark.parametrize("epochs", [5, 64, 257, 1500])
+@pytest.mark.parametrize("budget", [1 << 22, 1 << 26, 1 << 30])
+def test_merges_keep_up_until_the_budget_is_full(budget: int, epochs: int) -> None:
+    """As the module derives it: none waits for another of its class."""
+    assert merged_at_once(SHAPE, budget // epochs, budget) <= 1
+    # As many intakes as there are classes are needed: with 2 it fails from 4 ** 3 epochs on.
+    lean = Shape(fuel_files=0, fuel_intakes=2)
+    assert (merged_at_once(lean, budget // epochs, budget) > 1) == (epochs > 64)
 
 
 def reclaimed(*, folder: int, fuel: int, shape: Shape = SHAPE) -> list[str]:
