@@ -9,6 +9,7 @@ SEED ?= 1
 SIZE ?= 400
 LOCK := $(VENV)/bin/uv pip compile -q --generate-hashes --universal --python-version 3.11 \
 	--custom-compile-command "make lock"
+FORMATS := --extra avro --extra protobuf
 export VENV PYTHON
 # Containers are often told to write no byte code: the tests would then be compiled in each process.
 unexport PYTHONDONTWRITEBYTECODE
@@ -64,10 +65,10 @@ docs: setup ## The pages of docs/ as HTML in site/
 
 lock: setup ## Resolve the locks again from pyproject.toml
 	@$(LOCK) --group build -o requirements-build.lock
-	@$(LOCK) pyproject.toml -c requirements-build.lock -o requirements.lock
-	@$(LOCK) pyproject.toml --group airflow -c requirements-build.lock -c requirements.lock \
+	@$(LOCK) pyproject.toml $(FORMATS) -c requirements-build.lock -o requirements.lock
+	@$(LOCK) pyproject.toml $(FORMATS) --group airflow -c requirements-build.lock -c requirements.lock \
 		-o requirements-airflow.lock
-	@$(LOCK) pyproject.toml --group dev -c requirements-build.lock -c requirements.lock \
+	@$(LOCK) pyproject.toml $(FORMATS) --group dev -c requirements-build.lock -c requirements.lock \
 		-c requirements-airflow.lock -o requirements-dev.lock
 
 clean: ## Stop the embedded broker; remove the environment and everything under var/

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import fnmatch
+import importlib.util
 import io
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 
 import pytest
@@ -83,6 +87,44 @@ def test_nothing_comes_from_the_network_but_what_is_locked() -> None:
             from_lock = "--require-hashes" in install and re.search(r"-r \S+\.lock", install)
             assert from_lock or "--no-index" in install, install
             assert "--no-deps" in install, install
+
+
+def imported(folder: Path) -> Iterator[str]:
+    """The modules that the files below a folder import, by name, too."""
+    for path in folder.rglob("*.py"):
+        for each in ast.walk(ast.parse(path.read_text())):
+            match each:
+                case ast.Import(names):
+                    yield from (name.name for name in names)
+                case ast.ImportFrom(module=str(name)):
+                    yield name
+                case ast.Call(ast.Attribute(attr="import_module"), [ast.Constant(str(name))]):
+                    yield name
+
+
+def package_of(module: str) -> str:
+    """The package that a module comes in. Several have modules below `google`."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    for name in packages_distributions()[module.partition(".")[0]]:
+        files = distribution(name).files or []
+        if any(Path(str(file.locate())) == Path(spec.origin) for file in files):
+            return name.lower()
+    raise AssertionError(f"{module}: of no package")
+
+
+def test_the_images_have_what_reads_formats() -> None:
+    """Kills: extras that no image has. A stream of Avro would end with advice that helps nobody."""
+    locked = set(re.findall(r"(?m)^([\w.-]+)==", (ROOT / "requirements.lock").read_text()))
+    ours = {"spillway", "spillway_schemas", "__future__", *sys.stdlib_module_names}
+    needed = {
+        package_of(module)
+        for module in imported(ROOT / "jobs/spillway/decode/formats")
+        if module.partition(".")[0] not in ours
+    }
+    assert {"fastavro", "protobuf", "grpcio-tools"} <= needed
+    assert needed <= locked
 
 
 def test_no_secret_is_in_an_image() -> None:

@@ -318,6 +318,6 @@ def test_every_folder_of_the_jobs_has_its_line() -> None:
 
 
 def test_nothing_is_installed_by_a_name_that_is_somebody_elses() -> None:
-    """Kills: `pip install spillway`. On PyPI that is another program."""
-    for path in [*PAGES, ROOT / "README.md"]:
+    """Kills: `pip install spillway`, in an error's text, too. On PyPI that is another program."""
+    for path in [*PAGES, ROOT / "README.md", *(ROOT / "jobs").rglob("*.py")]:
         assert not re.search(r"pip install [^\n`]*?[\"' ]spillway\b", path.read_text()), path.name

@@ -11,5 +11,5 @@ The first gives what the second would give, or nothing: property tests hold them
 value gives follows from its bytes and its schema. A schema is known by its id, for good
 (`spillway_schemas.formats.Writers`).
 
-fastavro and protobuf are optional: `pip install 'spillway[avro,protobuf]'`.
+fastavro and protobuf are optional: the extras `avro` and `protobuf`. The locks have both.
 """

@@ -106,7 +106,8 @@ def _module(name: str, library: str, extra: str) -> Any:
         importlib.import_module(library)
     except ImportError:
         raise FormatError(
-            f"{name} needs a library that is not installed here: pip install 'spillway[{extra}]'"
+            f"{name} needs a library that is not installed here: pip install "
+            f"'/path/to/the/checkout[{extra}]'"
         ) from None
     return importlib.import_module(f"spillway.decode.formats.{name}")
 

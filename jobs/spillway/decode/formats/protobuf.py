@@ -215,8 +215,9 @@ def _compiled(file: SchemaFile) -> SchemaFile:
         protoc = importlib.import_module("grpc_tools.protoc")
     except ImportError:
         raise FormatError(
-            f"{file.path}: a .proto file needs its compiler: pip install 'spillway[protobuf]'. Or "
-            "give a descriptor set: protoc --include_imports --descriptor_set_out=FILE.desc"
+            f"{file.path}: a .proto file needs its compiler: pip install "
+            "'/path/to/the/checkout[protobuf]'. Or give a descriptor set: protoc --include_imports "
+            "--descriptor_set_out=FILE.desc"
         ) from None
     known = Path(str(protoc.__file__)).parent / "_proto"
     with tempfile.TemporaryDirectory() as made:
