@@ -35,8 +35,6 @@ _HARMLESS = frozenset(
         "client.rack",
         "compression.type",
         "connect_timeout",
-        "enable.idempotence",
-        "isolation.level",
         "max.poll.records",
         "pool_idle_timeout",
         "read_timeout",

@@ -46,13 +46,18 @@ RESERVED_KAFKA_OPTIONS: dict[str, str] = {
     "group.id": "offsets are kept in the journal, not in a consumer group",
     "auto.offset.reset": "use stream.start",
     "enable.auto.commit": "offsets are kept in the journal",
+    "isolation.level": "only committed messages are ever read",
+    "allow.auto.create.topics": "spillway makes topics only where you say --create",
+    "transactional.id": "each producer has its own",
+    "enable.idempotence": "every producer is idempotent",
     "key.deserializer": "values are read as bytes",
     "value.deserializer": "values are read as bytes",
     "key.serializer": "values are written as bytes",
     "value.serializer": "values are written as bytes",
     "interceptor.classes": "Spark refuses interceptors: they could change what was read",
 }
-"""Client options that would break exactness or that Spark refuses, each with what to do."""
+"""Client options that spillway sets itself or that Spark refuses, each with the reason or what to
+do."""
 
 
 def flat_options(value: object) -> object:
@@ -318,7 +323,8 @@ class KafkaSettings(Section):
         default={},
         description=(
             "Client options by their Java names (`security.protocol`, `sasl.mechanism`, ...); "
-            "given to Spark as they are, translated for kafka-python. No value is ever shown but "
+            "given to Spark as they are, translated for kafka-python. Those that spillway sets "
+            "itself (`isolation.level`, `group.id`, ...) are refused. No value is ever shown but "
             "of names that are known to be harmless."
         ),
         json_schema_extra=_about("table", "None are needed for the embedded broker."),

@@ -23,7 +23,7 @@ from spillway_schemas.secret import Options
     [
         ("fetch.max.wait.ms", "20", "consumer", {"fetch_max_wait_ms": 20}),
         ("fetch.max.wait.ms", "20", "producer", {}),
-        ("isolation.level", "read_committed", "consumer", {"isolation_level": "read_committed"}),
+        ("receive.buffer.bytes", "65536", "consumer", {"receive_buffer_bytes": 65536}),
         ("client.id", "7", "admin", {"client_id": "7"}),
         ("acks", "all", "producer", {"acks": "all"}),
         ("compression.type", "zstd", "producer", {"compression_type": "zstd"}),

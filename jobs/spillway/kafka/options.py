@@ -21,8 +21,6 @@ from spillway_schemas.secret import Options, revealed, unescaped
 Role = Literal["admin", "consumer", "producer"]
 
 _SECURITY = ("security.", "sasl.", "ssl.")
-_OURS = {"bootstrap.servers"}
-"""Settings of their own."""
 _RENAMED = {
     "ssl.cipher.suites": "ssl_ciphers",
     "linger.ms": "linger_ms",
@@ -50,8 +48,6 @@ def python_options(options: Options, role: Role) -> dict[str, Any]:
     found: dict[str, Any] = {}
     opened = revealed(options)
     for name, value in opened.items():
-        if name in _OURS:
-            raise OptionError(f"kafka.options: {name} is a setting of its own, not an option")
         special = _special(name, value, opened)
         if special is not None:
             found |= {k: v for k, v in special.items() if k in defaults}
