@@ -356,7 +356,7 @@ def test_a_topic_that_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.offsets.tolist() == [1, 2, 3, 4, 5]
     assert found.topics.to_pylist() == ["volume"] * 5
     assert found.read_to == TopicPlace(topic="late", id="i", end=[2, 4])
-    assert told == ["Kafka does not hold 1 message of 'late' any more that no revision has"]
+    assert told == ["Kafka has dropped 1 message of 'late' that no revision contains"]
 
 
 def test_a_topic_that_was_read_in_part(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -386,11 +386,11 @@ def test_spills_for_want_of_room_are_told_with_what_helps(settings) -> None:
 
 def test_what_cleanup_still_needs_kafka_for_is_told(settings, found):
     first = found.sessions[0].model_copy(update={"deferred_slots": 2, "stage": "sealed"})
-    told = f"2 slots of {first.session} went on empty: cleanup reads in Kafka what they had"
+    told = f"2 slots of {first.session} restarted empty: cleanup re-reads their rows from Kafka"
     for stage in ("open", "ending", "sealed", "cleaning"):
         sessions = [first.model_copy(update={"stage": stage}), *found.sessions[1:]]
         text = shown(found.model_copy(update={"sessions": sessions}), 80)
         assert told in " ".join(text.split())
     done = [first.model_copy(update={"stage": "cleaned"}), *found.sessions[1:]]
-    assert "went on empty" not in shown(found.model_copy(update={"sessions": done}), 80)
-    assert "went on empty" not in shown(found, 80)
+    assert "restarted empty" not in shown(found.model_copy(update={"sessions": done}), 80)
+    assert "restarted empty" not in shown(found, 80)

@@ -90,12 +90,18 @@ def test_a_short_job_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("driver", "end"),
     [
-        ("127.0.0.1", "calls itself 127.0.0.1: unset SPARK_LOCAL_IP, or set spark.driver.host in "),
-        ("localhost", "calls itself localhost: unset SPARK_LOCAL_IP, or set spark.driver.host in "),
-        ("10.0.0.1", "They must reach the driver at 10.0.0.1, on every port"),
+        (
+            "127.0.0.1",
+            "the driver at 127.0.0.1: unset SPARK_LOCAL_IP, or set spark.driver.host in ",
+        ),
+        (
+            "localhost",
+            "the driver at localhost: unset SPARK_LOCAL_IP, or set spark.driver.host in ",
+        ),
+        ("10.0.0.1", "Executors must reach the driver at 10.0.0.1, on every port"),
     ],
 )
 def test_a_cluster_without_executors_is_told_of(driver: str, end: str) -> None:
     told = nobody_came("spark://front:7077", driver, 60.0)
-    assert told.startswith("spark://front:7077 has given no executor within 60 s, and the stream ")
+    assert told.startswith("No executor has registered with spark://front:7077 within 60 s, and ")
     assert end in told

@@ -649,7 +649,7 @@ def test_lost_state_is_told_and_the_attempt_repeated_after_a_wait(root: str) -> 
         ("restore", "reading 3 rows again from Kafka for slots [0]"),
         (
             "defer",
-            "slots [0] go on empty, and cleanup will read in Kafka what they had (recovery.mode is "
+            "slots [0] restart empty; cleanup will re-read their rows from Kafka (recovery.mode is "
             "defer)",
         ),
     ],
@@ -662,6 +662,16 @@ def test_what_is_done_about_lost_state_is_told(root: str, mode: RecoveryMode, to
     with contextlib.suppress(InputChanged):  # this job reads nothing again
         run_epoch(one)
     assert troubles == ["epoch 1: slot 0 has lost its state (gone)", f"epoch 1: {told}"]
+
+
+def test_what_is_accepted_as_lost_is_told_once(root: str) -> None:
+    """Of partition a/0 five rows are gone before they were read; the rest is read."""
+    troubles: list[str] = []
+    gone = command_of("accept-loss", "g", session=DAY, lost_to=ends(5, 0, 0), reason="r", by="ada")
+    read = [count("a", 1, 1), count("b", 0, 1)]
+    one = driver(opened(root), Noting([report(0, 0, read=read), report(1, 0)]), troubles)
+    one.epoch(ends(5, 1, 1), [gone], NEXT, limit_rows=10)
+    assert troubles == ["epoch 0: continuing without a/0 from offset 0 to 5 (accepted as lost)"]
 
 
 def test_a_job_must_be_there(root: str) -> None:

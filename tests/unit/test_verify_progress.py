@@ -17,7 +17,9 @@ import pytest
 
 from spillway.cli import main
 from spillway.stream import session
+from spillway.verify import proof
 from spillway.verify.progress import VerifyProgress, tasks_of, to_stderr
+from spillway.verify.verdicts import TOTALS, JudgedKeys
 from spillway_schemas.query import load_query
 from tests.report_journal import DAY, fill_journal, make_day, open_warehouse
 
@@ -173,3 +175,17 @@ def test_a_session_that_is_not_cleaned_is_refused_before_anything_starts(
     said = capsys.readouterr()
     assert said.out == ""
     assert f"run 'spillway cleanup --session {DAY}', then verify again" in said.err
+
+
+def test_results_that_somebody_else_wrote_are_told_of() -> None:
+    """The table's results have no gap, and are more than the stream has counted."""
+    totals = dict.fromkeys(TOTALS.names, 0) | {"run_time": 3}
+    frames = SimpleNamespace(judged=lambda: JudgedKeys(totals, None), how_far=lambda: "", joined=())
+    sealed = SimpleNamespace(start={}, end={}, results=2)
+    counted = proof._Proof(lambda: None, frames, DAY, True)  # type: ignore[arg-type]
+    report = counted.report([], sealed, False, 20, VerifyProgress(DAY, lambda _: None), None)  # type: ignore[arg-type]
+    assert not report.complete
+    assert report.details["problems"] == [
+        "the table holds 3 run-time results, the journal's epochs counted 0, its sealed entry says "
+        "2"
+    ]

@@ -53,7 +53,7 @@ def from_topic(
     start = begin_of(kept, topic, found.id, end)
     if gone := rows_between(start, greater(start, oldest)):
         lost = times_text(gone, "message")
-        tell(f"Kafka does not hold {lost} of {topic!r} any more that no revision has")
+        tell(f"Kafka has dropped {lost} of {topic!r} that no revision contains")
     start = greater(start, oldest)
     if not rows_between(start, end):
         return None

@@ -283,8 +283,8 @@ def outside_text(session: SessionStatus) -> str:
 def deferred_text(session: SessionStatus) -> str:
     """What a cleanup that is still to come needs besides the warehouse."""
     return (
-        f"{times_text(session.deferred_slots, 'slot')} of {session.session} went on empty: cleanup "
-        "reads in Kafka what they had, so keep the topics until then"
+        f"{times_text(session.deferred_slots, 'slot')} of {session.session} restarted empty: "
+        "cleanup re-reads their rows from Kafka, so keep the topics until then"
     )
 
 

@@ -248,7 +248,7 @@ class StreamDriver:
             self._job.placement.wait(self._recovery.wait_s)
         else:
             for each in lost_ranges(self.state.end, plan.start, plan.lost_to):
-                told = f"goes on without {each}: it is accepted as lost"
+                told = f"continuing without {each} (accepted as lost)"
                 self._on_trouble(f"epoch {plan.epoch}: {told}")
         self._tell_recovery(plan)
         now_ms = self.state.recent_input_ms
@@ -296,8 +296,8 @@ class StreamDriver:
         elif plan.deferred_slots:
             mode = self._recovery.mode
             self._on_trouble(
-                f"epoch {plan.epoch}: slots {list(plan.deferred_slots)} go on empty, and cleanup "
-                f"will read in Kafka what they had (recovery.mode is {mode})"
+                f"epoch {plan.epoch}: slots {list(plan.deferred_slots)} restart empty; cleanup "
+                f"will re-read their rows from Kafka (recovery.mode is {mode})"
             )
 
     def _reported(self, reports: Sequence[SlotReport]) -> protocol.Event:

@@ -77,12 +77,12 @@ def nobody_came(master: str, driver_host: str, waited_s: float) -> str:
     `driver_host`: the address that executors are told of the driver.
     """
     told = (
-        f"{master} has given no executor within {waited_s:.0f} s, and the stream waits for one: "
-        "see its web page and the workers' logs"
+        f"No executor has registered with {master} within {waited_s:.0f} s, and the stream waits "
+        "for one: see the master's web page and the workers' logs"
     )
     if driver_host == "localhost" or driver_host.startswith("127."):
         return (
-            f"{told}. From another host no executor reaches the driver, which calls itself "
-            f"{driver_host}: unset SPARK_LOCAL_IP, or set spark.driver.host in spark-defaults.conf"
+            f"{told}. Executors on other hosts cannot reach the driver at {driver_host}: unset "
+            "SPARK_LOCAL_IP, or set spark.driver.host in spark-defaults.conf"
         )
-    return f"{told}. They must reach the driver at {driver_host}, on every port"
+    return f"{told}. Executors must reach the driver at {driver_host}, on every port"

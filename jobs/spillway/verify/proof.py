@@ -461,7 +461,7 @@ class _Proof:
         counted = sum(e.results.get(self._session, 0) for e in entries if isinstance(e, Epoch))
         if totals["run_time"] != counted or sealed.results != counted:
             problems.append(
-                f"the table holds {totals['run_time']} results of run time, the journal's epochs "
+                f"the table holds {totals['run_time']} run-time results, the journal's epochs "
                 f"counted {counted}, its sealed entry says {sealed.results}"
             )
         if totals["rejected_wrong"]:
