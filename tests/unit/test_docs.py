@@ -321,3 +321,18 @@ def test_nothing_is_installed_by_a_name_that_is_somebody_elses() -> None:
     """Kills: `pip install spillway`, in an error's text, too. On PyPI that is another program."""
     for path in [*PAGES, ROOT / "README.md", *(ROOT / "jobs").rglob("*.py")]:
         assert not re.search(r"pip install [^\n`]*?[\"' ]spillway\b", path.read_text()), path.name
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        "closed day of an outer join cannot be",
+        "Trees of joins cannot be corrected",
+        "relay](docs/following.md) does not survive a changed query",
+        "Figures are of one machine with two cores",
+    ],
+)
+def test_the_first_page_says_what_is_not_done(limit: str) -> None:
+    """Whoever chooses by the README alone must not find it out later."""
+    section = (ROOT / "README.md").read_text().split("what it does not do", 1)[1]
+    assert limit in section
