@@ -105,7 +105,8 @@ def late_days(
             says = f"{late} and is not sealed ({session['stage']})"
             found.append(Finding("not sealed", says, date))
         elif verdict is None:
-            found.append(Finding("not complete", f"{late} and is not proved complete yet", date))
+            why = f": {session['unproved']}" if session["unproved"] else " yet"
+            found.append(Finding("not complete", f"{late} and is not proved complete{why}", date))
         elif not verdict["complete"]:
             lacks = f"{verdict['missing']} results missing, {verdict['doubled']} doubled"
             found.append(Finding("not complete", f"{late} and is not complete: {lacks}", date))

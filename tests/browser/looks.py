@@ -116,6 +116,12 @@ def warehouses(folder: Path) -> dict[str, Path]:
                 SessionEvent(session=DAY, event="verified", complete=True, seconds=62.0, **counts)
             )
         found[name] = folder / name
+    found["corrected"] = folder / "corrected"
+    corrected = write_page_warehouse(found["corrected"], days(2)["complete-2"])
+    revision = {"revision": 1, "source": "late.jsonl", "reason": "late", "by": "ada"}
+    revision |= {"digest": "0" * 64, "rows": 3, "results": 2_415}
+    corrected.sessions.append(SessionEvent(session=DAY, event="verified", complete=True))
+    corrected.sessions.append(SessionEvent(session=DAY, event="corrected", details=revision))
     return found
 
 

@@ -148,6 +148,23 @@ def test_a_complete_day_has_its_own_figures(window: Page, url: str) -> None:
     assert sum(rows) == total > 0
     # Slot 0 was fullest while its budget was half of what it is now.
     expect(window.locator("[data-slot='0'] p")).to_contain_text("of 1.00 MiB")
+    look(window, url, "complete-2", "sessions")
+    expect(window.locator(f"[data-session='{DAY}']")).to_be_visible()
+    expect(window.get_by_role("columnheader", name="by corrections")).to_have_count(0)
+    # One that was corrected: what it has adds up, and why its proof does not count is told.
+    for view in ("overview", f"sessions/{DAY}"):
+        window.set_viewport_size({"width": 390, "height": 900})
+        look(window, url, "corrected", view)
+        expect(window.locator("main")).to_contain_text("corrected, not proved again")
+        expect(window.locator("main")).to_contain_text("500 cleanup, 2,415 corrections")
+        assert window.evaluate(CUT_OFF) == []
+        window.set_viewport_size({"width": 1440, "height": 900})
+        assert window.evaluate(CUT_OFF) == []
+    expect(window.get_by_role("columnheader", name="by corrections")).to_have_count(1)
+    line = window.locator(f"[data-session='{DAY}'] td").all_inner_texts()
+    heads = window.locator(".list th[scope=col]").all_inner_texts()
+    assert line[heads.index("by corrections") - 1] == "2,415"
+    assert line[heads.index("verdict") - 1] == "corrected, not proved again"
 
 
 def test_a_day_that_has_begun_says_so_and_names_its_exchange(window: Page, url: str) -> None:

@@ -333,6 +333,16 @@ def test_a_complete_day_gives_its_figures(fake: Fake, told: list[str]) -> None:
     assert stands in told
 
 
+def test_the_figures_of_a_corrected_day_add_up(fake: Fake, told: list[str]) -> None:
+    details = {"corrections": {"revisions": 2, "rows": 9, "results": 2_415}}
+    fake(answering({**VERDICT, "expected": 11_415, "complete": True, "details": details}))
+    VerifyOperator(task_id="verify", session=DAY).execute({})
+    assert told[-1] == (
+        f"{DAY} is complete: 11,415 results, 7,000 at run time, 2,000 by cleanup and 2,415 by "
+        "corrections; none missing, none doubled"
+    )
+
+
 def test_a_killed_task_ends_its_command(fake: Fake) -> None:
     fake("time.sleep(60)")
     task = CleanupOperator(task_id="cleanup", session=DAY)

@@ -14,7 +14,7 @@ import pytest
 from spillway.engine.statistics import STATISTICS_SCHEMA
 from spillway.report.charts import charts
 from spillway.report.html import report_html, write_report
-from spillway.report.model import Status
+from spillway.report.model import Status, Verdict
 from spillway.report.status import status
 from spillway.report.svg import Plot, Safe, tag, ticks
 from spillway.tables import SessionEvent
@@ -253,6 +253,28 @@ def test_the_verdict_is_what_is_seen_first(day, event, kind, words):
     [banner] = [e for e in root.iter("section") if "verdict" in e.get("class", "")]
     assert banner.get("class") == f"verdict {kind}"
     assert words in "".join(banner.itertext())
+
+
+def test_a_corrected_day_says_so_and_its_results_add_up(day):
+    state = look(day)
+    first = state.session_of(DAY)
+    changed = {"results_cleanup": 500, "results_corrections": 2_415}
+
+    def page(**more) -> str:
+        mine = first.model_copy(update=changed | more)
+        others = [each for each in state.sessions if each.session != DAY]
+        return report_html(state.model_copy(update={"sessions": [mine, *others]}))
+
+    unproved = page(unproved="corrected, not proved again", verdict=None)
+    assert "<h2>Corrected, not proved again</h2>" in unproved
+    assert f"spillway verify --session {DAY} proves it with its corrections" in unproved
+    assert "500 by cleanup, 2,415 by corrections, which are not drawn" in unproved
+    assert unproved.count("results by corrections") == 2  # a tile, and a line of the figures
+    counts = {"expected": 3_815, "run_time": 900, "cleanup": 500, "missing": 0, "doubled": 0}
+    known = Verdict(complete=True, seconds=1.5, verified_at="2026-01-05T22:00:00Z", **counts)
+    proved = page(verdict=known)
+    assert "3,815 expected, 900 at run time, 500 by cleanup and 2,415 by corrections" in proved
+    assert "corrections" not in report_html(state)
 
 
 def test_figures_are_in_the_table(day):

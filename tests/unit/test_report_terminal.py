@@ -384,6 +384,23 @@ def test_spills_for_want_of_room_are_told_with_what_helps(settings) -> None:
     assert "threshold:" not in shown(found.model_copy(update={"sessions": rest}), 80)
 
 
+@pytest.mark.parametrize(("width", "heads"), [(40, False), (60, False), (80, True), (140, True)])
+def test_the_columns_of_a_corrected_day_add_up(found: Status, width: int, heads: bool) -> None:
+    """Without them 247,364 and 673,134 stood beside a verdict on 922,913."""
+    parts = {"results_run_time": 247_364, "results_cleanup": 673_134, "results_corrections": 2_415}
+    told = {"unproved": "corrected, not proved again", "verdict": None}
+    newest, *others = found.sessions
+    day = newest.model_copy(update={**parts, **told})
+    text = shown(found.model_copy(update={"sessions": [day, *others]}), width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    for part in parts.values() if heads else (922_913,):
+        assert f"{part:,}" in text
+    assert ("corrections" in text) == heads
+    words = text.replace("\n", " ").split()
+    assert all(word in words for word in day.unproved.split())
+    assert "corrections" not in shown(found, width)
+
+
 def test_what_cleanup_still_needs_kafka_for_is_told(settings, found):
     first = found.sessions[0].model_copy(update={"deferred_slots": 2, "stage": "sealed"})
     told = f"2 slots of {first.session} restarted empty: cleanup re-reads their rows from Kafka"

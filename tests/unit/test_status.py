@@ -464,6 +464,36 @@ def test_years_of_days_leave_the_open_one_its_points():
     assert len(days) == 600 - int(days[0]) > 200, "the newest, without a gap"
 
 
+def corrected(revision: int, results: int) -> SessionEvent:
+    details = {"revision": revision, "source": "late.jsonl", "reason": "r", "by": "ada"}
+    more = {"digest": "0" * 64, "rows": 3, "results": results}
+    return SessionEvent(session=DAY, event="corrected", details=details | more)
+
+
+def test_what_corrections_have_added_is_a_part_of_the_results(settings, warehouse):
+    """And why the verdict does not count any more is told until one knows of the last of them."""
+
+    def now():
+        day = status(warehouse, settings, made.now(), None).session_of(DAY)
+        return day.results_corrections, day.results, day.unproved, day.verdict is not None
+
+    made = make_day(60, seal_after=40)
+    fill_journal(warehouse, made.entries)
+    at_run_time = made.results[DAY]
+    warehouse.sessions.append(SessionEvent(session=DAY, event="cleaned", cleanup=7))
+    assert now() == (None, at_run_time + 7, "", False)
+    warehouse.sessions.append(verdict(True))
+    assert now() == (None, at_run_time + 7, "", True)
+    warehouse.sessions.append(corrected(1, 20))
+    warehouse.sessions.append(corrected(1, 20))  # finished by two commands
+    assert now() == (20, at_run_time + 27, "corrected, not proved again", False)
+    warehouse.sessions.append(corrected(2, 0))
+    assert now() == (20, at_run_time + 27, "corrected, not proved again", False)
+    knowing = {"corrections": {"revisions": 2, "rows": 6, "results": 20}}
+    warehouse.sessions.append(verdict(True).model_copy(update={"details": knowing}))
+    assert now() == (20, at_run_time + 27, "", True)
+
+
 def test_a_look_goes_through_the_events_once(settings, warehouse, monkeypatch):
     """Not once for each session: there is one more every day."""
     fill_journal(warehouse, make_day(60, seal_after=40).entries)

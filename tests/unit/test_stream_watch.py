@@ -103,8 +103,14 @@ def test_a_journal_stands_still_between_two_looks(before: Any, now: Any, *, want
     assert stood_still(before, now) == wanted
 
 
-def day(ended: str | None, verdict: dict[str, Any] | None, date: str = "2026-01-05") -> Any:
-    return {"session": date, "ended_at": ended, "stage": "open", "verdict": verdict}
+def day(
+    ended: str | None,
+    verdict: dict[str, Any] | None,
+    date: str = "2026-01-05",
+    unproved: str = "",
+) -> Any:
+    stage = {"stage": "open", "verdict": verdict, "unproved": unproved}
+    return {"session": date, "ended_at": ended, **stage}
 
 
 COMPLETE = {"complete": True, "missing": 0, "doubled": 0}
@@ -116,6 +122,12 @@ COMPLETE = {"complete": True, "missing": 0, "doubled": 0}
         (day(None, None), 159, None, ""),  # 59 minutes after its close
         (day(None, None), 160, "not sealed", "closed 60 min ago and is not sealed (open)"),
         (day("then", None), 160, "not complete", "not proved complete yet"),
+        (
+            day("then", None, unproved="corrected, not proved again"),
+            160,
+            "not complete",
+            "is not proved complete: corrected, not proved again",
+        ),
         (day("then", COMPLETE), 160, None, ""),
         (
             day("then", {"complete": False, "missing": 3, "doubled": 1}),

@@ -117,9 +117,11 @@ def _results(points: list[Point], detail: Detail, session: SessionStatus, axis: 
         running += got
         text = f"{_epoch(point)}: {got:,} results, {running:,} so far"
         plot.hint(axis.s(point.started_ms), axis.s(point.ended_ms), text)
+    added = session.results_corrections
+    corrections = "" if added is None else f", {added:,} by corrections, which are not drawn"
     return Chart(
         "Results over time",
-        f"{total:,} at run time, {by_cleanup:,} by cleanup",
+        f"{total:,} at run time, {by_cleanup:,} by cleanup{corrections}",
         (("run", "run time"), *([("clean", "cleanup")] if by_cleanup else [])),
         plot.svg(),
     )

@@ -110,16 +110,25 @@ def _title(status: Status, session: SessionStatus) -> Safe:
 def _verdict(session: SessionStatus) -> Safe:
     verdict = session.verdict
     if verdict is None:
+        if session.unproved:
+            words = session.unproved.capitalize()
+            says = f"spillway verify --session {session.session} proves it with its corrections"
+            return _banner("open", words, says)
         return _banner(
             "open", "Not verified yet", "spillway verify proves a sealed session complete"
         )
     if verdict.complete:
+        parts = [
+            f"{count_text(verdict.run_time)} at run time",
+            f"{count_text(verdict.cleanup)} by cleanup",
+        ]
+        if session.results_corrections is not None:
+            parts.append(f"{count_text(session.results_corrections)} by corrections")
         return _banner(
             "good",
             "Complete: every result, each once",
-            f"{count_text(verdict.expected)} expected, {count_text(verdict.run_time)} at run time "
-            f"and {count_text(verdict.cleanup)} by cleanup, 0 missing, 0 doubled; verified "
-            f"{clock_text(verdict.verified_at)}",
+            f"{count_text(verdict.expected)} expected, {', '.join(parts[:-1])} and {parts[-1]}, "
+            f"0 missing, 0 doubled; verified {clock_text(verdict.verified_at)}",
         )
     return _banner("bad", "Not complete", _lacking(verdict))
 
@@ -151,6 +160,7 @@ def _tiles(session: SessionStatus) -> Safe:
         (count_text(sum(session.rows_in.values())), "rows in"),
         (count_text(session.results_run_time), "results at run time"),
         (count_text(session.results_cleanup), "results by cleanup"),
+        *_corrections(session),
         (count_text(session.spills), "spills"),
         (peak, "of a slot's budget at most"),
         (ms_text(session.delay_p50_ms), "median production delay"),
@@ -165,6 +175,12 @@ def _tiles(session: SessionStatus) -> Safe:
         ),
         class_="tiles",
     )
+
+
+def _corrections(session: SessionStatus) -> list[Row]:
+    """A tile for what corrections have added; nothing where there are none."""
+    added = session.results_corrections
+    return [] if added is None else [(count_text(added), "results by corrections")]
 
 
 def _figure(chart: Chart) -> Safe:
@@ -187,6 +203,7 @@ def _figures(session: SessionStatus, phases: Sequence[Row]) -> list[Row]:
         ("left out by the query's filter", count_text(session.filtered)),
         ("results at run time", count_text(session.results_run_time)),
         ("results by cleanup", count_text(session.results_cleanup)),
+        *((name, value) for value, name in _corrections(session)),
     ]
     if verdict is not None:
         rows += [

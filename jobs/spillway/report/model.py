@@ -117,6 +117,8 @@ class SessionStatus(StatusRecord):
     results_run_time: int
     results_cleanup: int | None
     """None before cleanup has begun."""
+    results_corrections: int | None
+    """What its corrections have added; None where there are none."""
     cleanup_ranges: int | None
     """Hash ranges that cleanup has to do; None before the seal."""
     cleanup_ranges_done: int
@@ -160,6 +162,13 @@ class SessionStatus(StatusRecord):
     """The newest last; those that came while the session was open."""
     cleanup_s: float | None
     verdict: Verdict | None
+    unproved: str
+    """Why a verdict of before does not count any more; empty where none was given, or it counts."""
+
+    @property
+    def results(self) -> int:
+        """All that are in the table."""
+        return self.results_run_time + (self.results_cleanup or 0) + (self.results_corrections or 0)
 
 
 class Spread(StatusRecord):

@@ -49,7 +49,7 @@ from spillway.report.model import (
     Verdict,
 )
 from spillway.tables import SessionEvent, Warehouse
-from spillway.tables.events import Outcome, SessionHistory, standing_verdicts
+from spillway.tables.events import Outcome, SessionHistory, revisions_of, standing_verdicts
 from spillway_schemas.journal import Offsets
 from spillway_schemas.query import Query, QueryError, load_query
 from spillway_schemas.settings import Settings
@@ -62,6 +62,8 @@ MOST_REASONS = 20
 MOST_REASONS_A_FILE = 500
 """The same within one file: far more, since what is rare in one may be frequent in all."""
 OTHER = "(other reasons)"
+NOT_PROVED_AGAIN = "corrected, not proved again"
+"""Why a session that was proved has no verdict that counts."""
 PLACE_IN_VALUE = r"( at line \d+ column \d+| \(byte \d+\))$"
 """Where in its value a row is broken: told of each row, left out where rows are counted."""
 HOW_LATE = r"(: late) by [\d.]+ s|: [\d.]+ s( ahead of Kafka)"
@@ -390,6 +392,8 @@ def _session(
         by_cleanup = max(0, stored - session.results)
     begun = done > 0 or _last(own, "cleaning") is not None
     stage = _stage(model, session, begun, cleaned is not None)
+    revisions = revisions_of(own).values()
+    verdict = _verdict(standing_verdicts(own).get(session.session))
     return SessionStatus(
         session=session.session,
         stage=stage,
@@ -399,6 +403,7 @@ def _session(
         outside=session.outside,
         results_run_time=session.results,
         results_cleanup=by_cleanup,
+        results_corrections=sum(each.results for each in revisions) if revisions else None,
         cleanup_ranges=session.ranges,
         cleanup_ranges_done=max(0, done),
         spills=session.spills,
@@ -423,7 +428,8 @@ def _session(
         seal_reason=session.seal_reason,
         seal_answers=session.seal_answers,
         cleanup_s=None if cleaned is None else cleaned.seconds,
-        verdict=_verdict(standing_verdicts(own).get(session.session)),
+        verdict=verdict,
+        unproved=NOT_PROVED_AGAIN if revisions and verdict is None else "",
     )
 
 

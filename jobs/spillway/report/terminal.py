@@ -409,16 +409,22 @@ def _share(slot: SlotStatus) -> str:
 
 
 def _sessions(status: Status, width: int) -> Table:
+    corrected = any(each.results_corrections is not None for each in status.sessions)
+    # Where the columns do not fit, their sum does; and what adds up comes before spills.
     wide, tiny = width >= NARROW, width < TINY
-    table = _table("session", "stage", *(["results"] if tiny else ["run time", "cleanup"]))
+    if corrected:
+        wide, tiny = width >= MEDIUM, width < NARROW
+    named = ["run time", "cleanup", *(["corrections"] if corrected else [])]
+    table = _table("session", "stage", *(["results"] if tiny else named))
     table.columns[0].no_wrap = True
     if wide:
         table.add_column("spills", justify="right")
         table.add_column("generations", justify="right")
     table.add_column("verdict", overflow="fold")
     for session in status.sessions:
-        run, clean = session.results_run_time, session.results_cleanup
-        counts = [count_text(run + (clean or 0))] if tiny else [count_text(run), count_text(clean)]
+        parts = [session.results_run_time, session.results_cleanup]
+        parts += [session.results_corrections] if corrected else []
+        counts = [count_text(each) for each in ([session.results] if tiny else parts)]
         row: list[RenderableType] = [session.session, _stage(session), *counts]
         if wide:
             row += [count_text(session.spills), count_text(session.generations)]
@@ -444,7 +450,9 @@ def _stage(session: SessionStatus) -> str:
 def _verdict(session: SessionStatus) -> Text:
     verdict = session.verdict
     if verdict is None:
-        return Text("–", style="dim")
+        return (
+            Text(session.unproved, style="yellow") if session.unproved else Text("–", style="dim")
+        )
     if verdict.complete:
         return Text("complete", style="bold green")
     if verdict.missing is None:

@@ -133,6 +133,12 @@ def standing_verdicts(events: Iterable[SessionEvent]) -> dict[str, SessionEvent]
     }
 
 
+def revisions_of(events: Iterable[SessionEvent]) -> dict[int, Revision]:
+    """A session's corrections that are in, by their numbers. `events`: its own, in order."""
+    found = [Revision(**each.details) for each in events if each.event == "corrected"]
+    return {each.revision: each for each in reversed(found)}  # the first word counts
+
+
 def knows(details: Mapping[str, Any], revisions: int) -> bool:
     """Whether a verdict with these details knows of so many corrections. One that was read while
     another came does not."""
@@ -183,10 +189,7 @@ class SessionHistory:
 
     def revisions(self, session: str) -> dict[int, Revision]:
         """A session's corrections that are in, by their numbers."""
-        found = [
-            Revision(**each.details) for each in self.events([session]) if each.event == "corrected"
-        ]
-        return {each.revision: each for each in reversed(found)}  # the first word counts
+        return revisions_of(self.events([session]))
 
     def events(self, sessions: Collection[str] | None = None) -> list[SessionEvent]:
         """The events in the order in which they were appended: all, or those of these sessions."""

@@ -174,23 +174,27 @@ class VerifyOperator(SessionOperator):
             # Somebody knows, and nothing can be done: the run ends, but no day is complete.
             (problem,) = details["problems"]
             raise AirflowSkipException(f"{self.session} cannot be proved complete: {problem}")
+        parts = [f"{verdict['run_time']:,} at run time", f"{verdict['cleanup']:,} by cleanup"]
+        if "corrections" in details:
+            parts.append(f"{details['corrections']['results']:,} by corrections")
         if not verdict["complete"]:
             for line in what_is_wrong(details):
                 self.log.error("%s", line)
             raise AirflowFailException(
                 f"{self.session} is not complete: of {verdict['expected']:,} results "
                 f"{verdict['missing']:,} are missing and {verdict['doubled']:,} doubled "
-                f"({verdict['run_time']:,} at run time, {verdict['cleanup']:,} by cleanup). When "
+                f"({', '.join(parts)}). When "
                 "the task `cleanup` has not succeeded, clear that; else see the runbook, "
                 "`verify says 1`. Clearing this task again does not help"
             )
         if "stands" in details:
             self.log.info("%s", details["stands"])
         self.log.info(
-            "%s is complete: %s results, %s at run time and %s by cleanup; "
-            "none missing, none doubled",
+            "%s is complete: %s results, %s and %s; none missing, none doubled",
             self.session,
-            *(f"{verdict[name]:,}" for name in ("expected", "run_time", "cleanup")),
+            f"{verdict['expected']:,}",
+            ", ".join(parts[:-1]),
+            parts[-1],
         )
         return verdict
 

@@ -65,7 +65,8 @@ export class DayCharts {
       this.says,
       begun
         ? `${count(session.results_run_time)} at run time` +
-            (byCleanup === null ? "" : `, ${count(byCleanup)} by cleanup`)
+            (byCleanup === null ? "" : `, ${count(byCleanup)} by cleanup`) +
+            (session.results_corrections === null ? "" : `, ${count(session.results_corrections)} by corrections, which are not drawn`)
         : "No epoch of this session yet.",
     );
     this.canvas.setAttribute("aria-label", `Results over time: ${this.says.textContent}`);

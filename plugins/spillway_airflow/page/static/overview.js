@@ -5,7 +5,7 @@ import { DayCharts } from "./day.js";
 import { h, icon, put, scroller } from "./dom.js";
 import { Joins } from "./joins.js";
 import { nowMs } from "./server.js";
-import { lacks, stageWords } from "./stages.js";
+import { lacks, resultParts, stageWords } from "./stages.js";
 import { age, clock, count, date, moment, ms, rate, times, utc, visible, zoneName } from "./words.js";
 
 const sum = (values) => Object.values(values).reduce((a, b) => a + b, 0);
@@ -100,10 +100,10 @@ export class Overview {
         tile("rows in", count(rows), own ? rate(stream.rows_per_s, "rows") : "of the whole day"),
         tile(
           stage === "complete" ? "results" : "results so far",
-          count(session.results_run_time + (session.results_cleanup ?? 0)),
-          session.results_cleanup === null
+          count(session.results_run_time + (session.results_cleanup ?? 0) + (session.results_corrections ?? 0)),
+          resultParts(session).length === 1
             ? rate(stream.results_per_s, "results")
-            : `${count(session.results_run_time)} run time, ${count(session.results_cleanup)} cleanup`,
+            : resultParts(session).join(", "),
         ),
         tile("production delay", ms(delay.delay_p50_ms), `median; p99 ${ms(delay.delay_p99_ms)}`),
         tile("lag", lag === null ? "unknown" : count(lag), lag === null ? "Kafka does not answer" : lag === 1 ? "row waits in Kafka" : "rows wait in Kafka"),
@@ -148,6 +148,7 @@ export class Overview {
       const found = stage === "incomplete" ? `${lacks(session.verdict)}; ` : "";
       return [found, "checked at ", h("time", { title: utc(checked) }, moment(checked))];
     }
+    if (session.unproved) return session.unproved;
     if (session.ended_at) {
       const ended = new Date(session.ended_at).getTime();
       return ["sealed at ", at(ended), session.seal_by ? ` by ${visible(session.seal_by)}` : ""];

@@ -3,13 +3,31 @@
 import { DayCharts } from "./day.js";
 import { chip, h, put, scroller } from "./dom.js";
 import { closings, leave, runPath, view } from "./server.js";
-import { lacks, stageChip, stageWords } from "./stages.js";
+import { lacks, resultParts, stageChip, stageWords } from "./stages.js";
 import { bytes, count, date, moment, ms, span, times, utc, visible } from "./words.js";
 
 const RUNS_EVERY_MS = 5000;
 const SHOWN = 60;
 
 const sum = (values) => Object.values(values).reduce((a, b) => a + b, 0);
+// Each column's name, and whether it has numbers. "by corrections" is shown where a day has some.
+const HEADS = [
+  ["session", false],
+  ["state", false],
+  ["rows in", true],
+  ["at run time", true],
+  ["by cleanup", true],
+  ["by corrections", true],
+  ["verdict", false],
+  ["quarantined", true],
+  ["spills", true],
+  ["was open", true],
+  ["cleanup took", true],
+  ["verify took", true],
+  ["run", false],
+  ["", false],
+];
+
 const seconds = (from, to) => (from && to ? (new Date(to) - new Date(from)) / 1000 : null);
 
 const RUNS = {
@@ -31,8 +49,7 @@ export class Sessions {
     this.detail = h("section", { class: "detail", "aria-label": "One session" });
     this.body = h("tbody", {});
     this.more = h("p", { class: "more" });
-    const heads = ["session", "state", "rows in", "results", "by cleanup", "verdict", "quarantined", "spills", "was open", "cleanup took", "verify took", "run", ""];
-    const numbers = new Set(["rows in", "results", "by cleanup", "quarantined", "spills", "was open", "cleanup took", "verify took"]);
+    this.heads = h("tr", {});
     this.root = h(
       "div",
       { class: "view" },
@@ -43,7 +60,7 @@ export class Sessions {
         h("h2", {}, "Sessions"),
         scroller(
           "Sessions",
-          h("table", { class: "list" }, h("thead", {}, h("tr", {}, heads.map((t) => h("th", { scope: "col", class: numbers.has(t) && "number" }, t || h("span", { class: "visually-hidden" }, "what can be done"))))), this.body),
+          h("table", { class: "list" }, h("thead", {}, this.heads), this.body),
         ),
         this.more,
       ),
@@ -87,6 +104,9 @@ export class Sessions {
   }
 
   rows() {
+    this.corrected = this.data.sessions.some(({ session }) => session.results_corrections !== null);
+    const heads = HEADS.filter(([t]) => t !== "by corrections" || this.corrected);
+    put(this.heads, heads.map(([t, number]) => h("th", { scope: "col", class: number && "number" }, t || h("span", { class: "visually-hidden" }, "what can be done"))));
     put(this.body, this.data.sessions.map((each) => this.row(each)));
   }
 
@@ -101,7 +121,8 @@ export class Sessions {
       h("td", { class: "number" }, count(sum(session.rows_in))),
       h("td", { class: "number" }, count(session.results_run_time)),
       h("td", { class: "number" }, count(session.results_cleanup)),
-      h("td", { class: "nowrap" }, this.verdict(verdict)),
+      this.corrected && h("td", { class: "number" }, count(session.results_corrections)),
+      h("td", { class: "nowrap" }, this.verdict(session)),
       h("td", { class: "number" }, count(session.rejected)),
       h("td", { class: "number" }, count(session.spills)),
       h("td", { class: "number nowrap" }, span(seconds(session.began_at, session.ended_at))),
@@ -112,8 +133,8 @@ export class Sessions {
     );
   }
 
-  verdict(verdict) {
-    if (!verdict) return h("span", { class: "muted" }, "–");
+  verdict({ verdict, unproved }) {
+    if (!verdict) return h("span", { class: "muted" }, unproved || "–");
     return verdict.complete ? `all ${count(verdict.expected)}` : h("span", { class: "refusal" }, lacks(verdict));
   }
 
@@ -160,6 +181,7 @@ export class Sessions {
       ["began", time(session.began_at)],
       ["sealed", session.ended_at && [time(session.ended_at), session.seal_by && ` by ${visible(session.seal_by)}`]],
       ["why", session.seal_reason && visible(session.seal_reason)],
+      ["results", resultParts(session).join(", ")],
       ["proved", verdict && [time(verdict.verified_at), `, took ${span(verdict.seconds)}`]],
       ["rows in", Object.entries(session.rows_in).map(([t, n]) => `${visible(t)} ${count(n)}`).join(", ")],
       ["rejected, filtered", `${count(session.rejected)}, ${count(session.filtered)}`],
@@ -181,7 +203,7 @@ export class Sessions {
         "div",
         { class: "head" },
         h("h1", {}, h("strong", {}, date(session.session)), " ", stageChip(stage)),
-        h("p", { class: "muted" }, words.says),
+        h("p", { class: "muted" }, session.unproved || words.says),
         h("a", { href: "#sessions", class: "button small", "data-key": "close" }, "Close"),
       ),
       h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),

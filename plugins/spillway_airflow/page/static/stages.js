@@ -23,6 +23,14 @@ export const stageChip = (stage) => {
 export const lacks = (verdict) =>
   verdict.missing === null ? "its input is lost" : `${count(verdict.missing)} missing, ${count(verdict.doubled)} doubled`;
 
+// Where a session's results come from: they add up to what is in the table.
+export const resultParts = (session) =>
+  [
+    ["run time", session.results_run_time],
+    ["cleanup", session.results_cleanup],
+    ["corrections", session.results_corrections],
+  ].flatMap(([name, n]) => (n === null ? [] : [`${count(n)} ${name}`]));
+
 export const stageWords = (stage) => {
   const [kind, shape, word, says] = STAGES[stage];
   return { kind, shape, word, says };
