@@ -108,6 +108,10 @@ def late_days(
             why = f": {session['unproved']}" if session["unproved"] else " yet"
             found.append(Finding("not complete", f"{late} and is not proved complete{why}", date))
         elif not verdict["complete"]:
-            lacks = f"{verdict['missing']} results missing, {verdict['doubled']} doubled"
+            lacks = (
+                "its input is lost"
+                if verdict["missing"] is None
+                else f"{verdict['missing']} results missing, {verdict['doubled']} doubled"
+            )
             found.append(Finding("not complete", f"{late} and is not complete: {lacks}", date))
     return found

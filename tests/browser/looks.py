@@ -122,6 +122,15 @@ def warehouses(folder: Path) -> dict[str, Path]:
     revision |= {"digest": "0" * 64, "rows": 3, "results": 2_415}
     corrected.sessions.append(SessionEvent(session=DAY, event="verified", complete=True))
     corrected.sessions.append(SessionEvent(session=DAY, event="corrected", details=revision))
+    found["lost"] = folder / "lost"
+    lost = write_page_warehouse(found["lost"], days(2)["complete-2"])
+    gone = {"topic": "stock", "partition": 0, "begin": 0, "end": 5}
+    loss = {"ranges": [gone], "reason": f"retention {HOSTILE}", "by": "ada"}
+    for event in ("accepted", "verified"):
+        details = {"loss": loss}
+        lost.sessions.append(
+            SessionEvent(session=DAY, event=event, complete=False, details=details)
+        )
     return found
 
 

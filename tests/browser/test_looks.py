@@ -165,6 +165,12 @@ def test_a_complete_day_has_its_own_figures(window: Page, url: str) -> None:
     heads = window.locator(".list th[scope=col]").all_inner_texts()
     assert line[heads.index("by corrections") - 1] == "2,415"
     assert line[heads.index("verdict") - 1] == "corrected, not proved again"
+    # One whose input is lost: who has accepted that, and why.
+    for view in ("overview", f"sessions/{DAY}"):
+        look(window, url, "lost", view)
+        expect(window.locator("main")).to_contain_text("its input is lost")
+        expect(window.locator("main")).to_contain_text("ada: retention <img src=x")
+        assert window.evaluate(CUT_OFF) == []
 
 
 def test_a_day_that_has_begun_says_so_and_names_its_exchange(window: Page, url: str) -> None:

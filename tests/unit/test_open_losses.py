@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from spillway.engine.join.results import result_schema
+from spillway.live.views import overview
 from spillway.protocol.deferral import deferred_rows
 from spillway.protocol.driver import End
 from spillway.protocol.entry import entry_of
@@ -575,3 +576,6 @@ def test_status_shows_a_loss_and_its_answer(
     )
     assert f"{lost}: accepted as lost, the stream does without it" in head()
     assert "loss accepted 2026-01-05 20:00:00 UTC, asked for by ada: retention" in head()
+    found = looking.Looker(settings).look()
+    shown = overview(found, {}, made.now(), trigger_s=2.0, cleaning={}, closes_ms={})
+    assert [(each.by, each.reason) for each in shown.accepted_losses] == [("ada", "retention")]

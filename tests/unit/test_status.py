@@ -494,6 +494,29 @@ def test_what_corrections_have_added_is_a_part_of_the_results(settings, warehous
     assert now() == (20, at_run_time + 27, "", True)
 
 
+def test_who_has_accepted_that_input_is_lost_and_why(settings, warehouse):
+    """The last word counts; without ranges it was taken back."""
+
+    def now():
+        found = status(warehouse, settings, made.now(), None).session_of(DAY).accepted_losses
+        return [(each.by, each.reason, each.at[:10]) for each in found]
+
+    def accepted(*ranges: dict, by: str) -> SessionEvent:
+        loss = {"ranges": list(ranges), "reason": f"because of {by}", "by": by}
+        at = "2026-01-05T22:00:00Z"
+        return SessionEvent(session=DAY, event="accepted", details={"loss": loss}, written_at=at)
+
+    lost = {"topic": "stock", "partition": 0, "begin": 0, "end": 5}
+    made = make_day(60, seal_after=40)
+    fill_journal(warehouse, made.entries)
+    assert now() == []
+    for by in ("ada", "bob"):
+        warehouse.sessions.append(accepted(lost, by=by))
+        assert now() == [(by, f"because of {by}", DAY)]
+    warehouse.sessions.append(accepted(by="eve"))
+    assert now() == []
+
+
 def test_a_look_goes_through_the_events_once(settings, warehouse, monkeypatch):
     """Not once for each session: there is one more every day."""
     fill_journal(warehouse, make_day(60, seal_after=40).entries)

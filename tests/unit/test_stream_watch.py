@@ -135,6 +135,12 @@ COMPLETE = {"complete": True, "missing": 0, "doubled": 0}
             "not complete",
             "3 results missing, 1 doubled",
         ),
+        (
+            day("then", {"complete": False, "missing": None, "doubled": None}),
+            160,
+            "not complete",
+            "is not complete: its input is lost",
+        ),
         (day(None, None, "2026-01-04"), 10_000, None, ""),  # no trading day: nothing is due
     ],
 )

@@ -18,6 +18,7 @@ from spillway.report.model import (
     DecisionStatus,
     EventTimeStatus,
     JoinStatus,
+    LossAcceptance,
     SessionStatus,
     SlotStatus,
     Status,
@@ -121,6 +122,8 @@ class Overview(StatusRecord):
     pending_seal: PendingSeal | None
     loss: OpenLoss | None
     """Of the open session; None: nothing is lost that is known of."""
+    accepted_losses: list[LossAcceptance]
+    """Of the open session."""
 
 
 class SealView(StatusRecord):
@@ -195,7 +198,7 @@ def overview(
     closes_ms: Mapping[str, int],
 ) -> Overview:
     """What is going on. `points`: `points_of` each session."""
-    session = shown(status, now)
+    session, open_ = shown(status, now), status.session_of(status.session)
     return Overview(
         day=day(
             status,
@@ -220,6 +223,7 @@ def overview(
         commands_waiting=sum(sum(each.kinds.values()) for each in status.waiting),
         pending_seal=status.pending_seal,
         loss=status.loss,
+        accepted_losses=[] if open_ is None else open_.accepted_losses,
     )
 
 

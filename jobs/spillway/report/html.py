@@ -16,7 +16,7 @@ from pathlib import Path
 
 from spillway.report import decisions
 from spillway.report.charts import Chart, charts
-from spillway.report.model import JoinStatus, SessionStatus, Status, Verdict
+from spillway.report.model import JoinStatus, LossAcceptance, SessionStatus, Status, Verdict
 from spillway.report.page_style import STYLE
 from spillway.report.query_tree import joins_svg, root_first, where_text
 from spillway.report.svg import Safe, joined, tag
@@ -130,12 +130,14 @@ def _verdict(session: SessionStatus) -> Safe:
             f"{count_text(verdict.expected)} expected, {', '.join(parts[:-1])} and {parts[-1]}, "
             f"0 missing, 0 doubled; verified {clock_text(verdict.verified_at)}",
         )
-    return _banner("bad", "Not complete", _lacking(verdict))
+    return _banner("bad", "Not complete", _lacking(verdict, session.accepted_losses))
 
 
-def _lacking(verdict: Verdict) -> str:
+def _lacking(verdict: Verdict, losses: Sequence[LossAcceptance]) -> str:
     if verdict.missing is None:
-        return f"its input is lost; looked at {clock_text(verdict.verified_at)}"
+        told = [f"accepted by {each.by}: {each.reason}" for each in losses]
+        seen = f"looked at {clock_text(verdict.verified_at)}"
+        return "; ".join(["its input is lost", *told, seen])
     return (
         f"{count_text(verdict.missing)} missing, {count_text(verdict.doubled)} doubled of "
         f"{count_text(verdict.expected)} expected; verified {clock_text(verdict.verified_at)}"

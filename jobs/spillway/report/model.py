@@ -100,6 +100,14 @@ class EventTimeStatus(StatusRecord):
     idle_after_s: float | None
 
 
+class LossAcceptance(StatusRecord):
+    """Who has said that input of a session is lost for good, and why."""
+
+    at: str
+    by: str
+    reason: str
+
+
 class SessionStatus(StatusRecord):
     """One trading day."""
 
@@ -160,6 +168,8 @@ class SessionStatus(StatusRecord):
     seal_reason: str
     seal_answers: list[SealAnswer]
     """The newest last; those that came while the session was open."""
+    accepted_losses: list[LossAcceptance]
+    """Those that the stream has obeyed, and the last one since the seal."""
     cleanup_s: float | None
     verdict: Verdict | None
     unproved: str

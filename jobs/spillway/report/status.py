@@ -42,6 +42,7 @@ from spillway.report.model import (
     EventTimeStatus,
     HotKeyStatus,
     JoinStatus,
+    LossAcceptance,
     SessionStatus,
     SlotStatus,
     Status,
@@ -51,6 +52,7 @@ from spillway.report.model import (
 from spillway.tables import SessionEvent, Warehouse
 from spillway.tables.events import Outcome, SessionHistory, revisions_of, standing_verdicts
 from spillway_schemas.journal import Offsets
+from spillway_schemas.losses import AcceptedLoss
 from spillway_schemas.query import Query, QueryError, load_query
 from spillway_schemas.settings import Settings
 
@@ -427,10 +429,25 @@ def _session(
         seal_by=session.seal_by,
         seal_reason=session.seal_reason,
         seal_answers=session.seal_answers,
+        accepted_losses=_accepted_losses(session, own),
         cleanup_s=None if cleaned is None else cleaned.seconds,
         verdict=verdict,
         unproved=NOT_PROVED_AGAIN if revisions and verdict is None else "",
     )
+
+
+def _accepted_losses(session: SessionTally, own: Sequence[SessionEvent]) -> list[LossAcceptance]:
+    found = [
+        LossAcceptance(at=each.at, by=each.by, reason=each.reason)
+        for each in session.seal_answers
+        if each.what == "loss accepted"
+    ]
+    since = _last(own, "accepted")
+    if since is not None:
+        loss = AcceptedLoss.model_validate(since.details["loss"])
+        if loss.ranges:  # otherwise it was taken back
+            found.append(LossAcceptance(at=since.written_at, by=loss.by, reason=loss.reason))
+    return found
 
 
 def _stage(model: ReadModel, session: SessionTally, begun: bool, cleaned: bool) -> str:

@@ -3,6 +3,7 @@
 
 import { chip, h, icon, put, scroller } from "./dom.js";
 import { act, close, Refused, runPath, leave } from "./server.js";
+import { whyLost } from "./stages.js";
 import { bytes, count, date, times, visible } from "./words.js";
 
 const MIB = 1048576;
@@ -375,7 +376,7 @@ export function sealNote(page, pending) {
 const RANGES = 4;
 
 /** What the open session has lost: what was accepted, and what somebody may accept. */
-export function lossNotes(page, loss) {
+export function lossNotes(page, loss, losses) {
   if (!loss) return [];
   const told = (ranges) =>
     ranges.slice(0, RANGES).map((r) => `${visible(r.topic)}/${r.partition} from offset ${count(r.begin)} to ${count(r.end)}`).join(", ") +
@@ -385,7 +386,7 @@ export function lossNotes(page, loss) {
     ? `${times(loss.never_read, "offset")} of it before they were read: the stream cannot go on`
     : "a lost slot could not be restored, nor the day proved";
   return [
-    loss.accepted.length > 0 && note("", "warn", "loss-accepted", `Accepted as lost: ${told(loss.accepted)}. ${date(loss.session)} will end as not complete.`),
+    loss.accepted.length > 0 && note("", "warn", "loss-accepted", `Accepted as lost: ${told(loss.accepted)}. ${date(loss.session)} will end as not complete.`, losses.length > 0 && h("span", {}, ` ${whyLost(losses)}`)),
     loss.waits.length > 0 && note("", "wait", "loss-waits", `Accepted as lost, not answered by the stream yet: ${told(loss.waits)}.`),
     loss.gone.length > 0 &&
       note(

@@ -5,7 +5,7 @@ import { DayCharts } from "./day.js";
 import { h, icon, put, scroller } from "./dom.js";
 import { Joins } from "./joins.js";
 import { nowMs } from "./server.js";
-import { lacks, resultParts, stageWords } from "./stages.js";
+import { lacks, resultParts, stageWords, whyLost } from "./stages.js";
 import { age, clock, count, date, moment, ms, rate, times, utc, visible, zoneName } from "./words.js";
 
 const sum = (values) => Object.values(values).reduce((a, b) => a + b, 0);
@@ -59,7 +59,7 @@ export class Overview {
       data.commands_waiting > 0 &&
         h("p", { class: "note" }, icon("wait"), h("span", {}, `${times(data.commands_waiting, "command")} not answered by the stream yet. `), h("a", { href: "#decisions" }, "Look")),
       sealNote(this.page, data.pending_seal),
-      ...lossNotes(this.page, data.loss),
+      ...lossNotes(this.page, data.loss, data.accepted_losses),
       data.moves_waiting > 0 &&
         h("p", { class: "note" }, icon("move"), h("span", {}, `${times(data.moves_waiting, "group")} to be moved in the next epochs.`)),
     );
@@ -145,7 +145,8 @@ export class Overview {
     }
     if (session.verdict) {
       const checked = new Date(session.verdict.verified_at).getTime();
-      const found = stage === "incomplete" ? `${lacks(session.verdict)}; ` : "";
+      const why = session.verdict.missing === null && whyLost(session.accepted_losses);
+      const found = stage === "incomplete" ? `${lacks(session.verdict)}${why ? ` (${why})` : ""}; ` : "";
       return [found, "checked at ", h("time", { title: utc(checked) }, moment(checked))];
     }
     if (session.unproved) return session.unproved;

@@ -3,7 +3,7 @@
 import { DayCharts } from "./day.js";
 import { chip, h, put, scroller } from "./dom.js";
 import { closings, leave, runPath, view } from "./server.js";
-import { lacks, resultParts, stageChip, stageWords } from "./stages.js";
+import { lacks, resultParts, stageChip, stageWords, whyLost } from "./stages.js";
 import { bytes, count, date, moment, ms, span, times, utc, visible } from "./words.js";
 
 const RUNS_EVERY_MS = 5000;
@@ -133,9 +133,9 @@ export class Sessions {
     );
   }
 
-  verdict({ verdict, unproved }) {
+  verdict({ verdict, unproved, accepted_losses: losses }) {
     if (!verdict) return h("span", { class: "muted" }, unproved || "–");
-    return verdict.complete ? `all ${count(verdict.expected)}` : h("span", { class: "refusal" }, lacks(verdict));
+    return verdict.complete ? `all ${count(verdict.expected)}` : h("span", { class: "refusal", title: whyLost(losses) || null }, lacks(verdict));
   }
 
   run(day) {
@@ -183,6 +183,7 @@ export class Sessions {
       ["why", session.seal_reason && visible(session.seal_reason)],
       ["results", resultParts(session).join(", ")],
       ["proved", verdict && [time(verdict.verified_at), `, took ${span(verdict.seconds)}`]],
+      ["loss accepted", whyLost(session.accepted_losses)],
       ["rows in", Object.entries(session.rows_in).map(([t, n]) => `${visible(t)} ${count(n)}`).join(", ")],
       ["rejected, filtered", `${count(session.rejected)}, ${count(session.filtered)}`],
       ["outside the day", Object.entries(session.outside).map(([t, n]) => `${visible(t)} ${count(n)}`).join(", ")],

@@ -1,7 +1,7 @@
 // Where a session stands and how the stream does, in words, shapes and colours.
 
 import { chip } from "./dom.js";
-import { count } from "./words.js";
+import { count, visible } from "./words.js";
 
 const STAGES = {
   open: ["run", "open", "open", "Rows are being joined."],
@@ -22,6 +22,10 @@ export const stageChip = (stage) => {
 // Of a verdict that is not "complete": where nothing is known of what is missing, input is lost.
 export const lacks = (verdict) =>
   verdict.missing === null ? "its input is lost" : `${count(verdict.missing)} missing, ${count(verdict.doubled)} doubled`;
+
+// Who has accepted that input is lost, and why.
+export const whyLost = (losses) =>
+  losses.map((each) => `${visible(each.by || "somebody")}: ${visible(each.reason || "no reason given")}`).join("; ");
 
 // Where a session's results come from: they add up to what is in the table.
 export const resultParts = (session) =>
