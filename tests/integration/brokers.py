@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kafka.errors import KafkaError
+
 from spillway.kafka import broker as embedded
 from spillway.kafka.client import KafkaUnavailable, cluster
 from spillway.kafka.properties import HOST, LOG4J, server_properties
@@ -82,7 +84,7 @@ class Brokers:
                     for topic in found
                     for part in topic["partitions"]
                 )
-        except (KafkaUnavailable, OSError, RuntimeError):
+        except (KafkaUnavailable, KafkaError, OSError, RuntimeError):
             return False
 
     def leader(self, topic: str, partition: int) -> int:

@@ -18,6 +18,7 @@ from spillway.kafka import broker as embedded
 from spillway.kafka import reading
 from spillway.kafka.client import KafkaCluster, KafkaUnavailable, cluster
 from spillway.kafka.reading import OffsetsGone, TopicDeleted, TopicRange, TopicReader
+from tests.integration.day import wait_for
 
 pytestmark = pytest.mark.server
 
@@ -187,6 +188,8 @@ def test_a_broker_that_is_silent_is_waited_for_and_then_given_up(own_broker: Any
         assert len(by_columns(reader, [wanted])[wanted]) == end
         process = psutil.Process(own_broker.pid)
         process.send_signal(signal.SIGSTOP)
+        stopped = psutil.STATUS_STOPPED
+        wait_for(lambda: process.status() == stopped, 10, "the broker does nothing any more")
         with pytest.raises(KafkaUnavailable, match="has given nothing for 2 s"):
             by_columns(reader, [wanted])
         process.send_signal(signal.SIGCONT)
