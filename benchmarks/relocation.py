@@ -96,8 +96,11 @@ def extra(epochs: Sequence[Epoch]) -> list[tuple[int, float]]:
     for at, epoch in enumerate(epochs):
         if not epoch.moved:
             continue
-        near_enough = [abs(n - rows[at]) <= rows[at] // 100 for n in rows]
-        alike = [i for i, e in enumerate(epochs) if not e.moved and near_enough[i] and i > 1]
+        alike = [
+            i
+            for i, e in enumerate(epochs)
+            if not e.moved and abs(rows[i] - rows[at]) <= rows[at] // 100 and i > 1
+        ]
         near = sorted(alike, key=lambda i: abs(i - at))[:2]
         if near:
             size = sum(move.bytes for move in epoch.moved)

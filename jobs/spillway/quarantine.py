@@ -36,10 +36,7 @@ def list_rows(warehouse: Warehouse, session: str | None, limit: int) -> list[dic
     Values may be large and rows may be many, so they are chosen by their numbers, and of the
     files that may have one of them: values are read of chosen rows only.
     """
-    files = warehouse.files("quarantine")
-    if session is not None:
-        files = [f for f in files if f.partition["session_date"] == session]
-    files = sorted(files, key=lambda file: file.path)
+    files = sorted(warehouse.files("quarantine", session), key=lambda file: file.path)
     place = warehouse.folder("quarantine")
     chosen = _newest(place, files, limit)
     rows: dict[tuple[int, int], dict[str, Any]] = {}

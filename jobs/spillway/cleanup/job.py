@@ -164,11 +164,7 @@ def run_cleanup(
                 tell(f"It has made no progress for {stalled_s:g} s: taking over.")
             elif event := cleaned_event(warehouse, session):
                 return _summary(work, event, already=True)
-    results = sum(
-        file.rows
-        for file in warehouse.files("results")
-        if file.partition["session_date"] == session
-    )
+    results = sum(file.rows for file in warehouse.files("results", session))
     cleanup = results - sealed.results
     if cleanup < committed:
         raise CleanupRefused(

@@ -138,11 +138,7 @@ def _deferred(
 
 def spilled_now(warehouse: Warehouse, session: str) -> dict[str, int]:
     """Path and bytes of the session's files in the `spill` table now."""
-    return {
-        file.path: file.bytes
-        for file in warehouse.files("spill")
-        if file.partition["session_date"] == session
-    }
+    return {file.path: file.bytes for file in warehouse.files("spill", session)}
 
 
 def cleaned_event(warehouse: Warehouse, session: str) -> SessionEvent | None:

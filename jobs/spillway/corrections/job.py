@@ -341,11 +341,7 @@ class _Run:
 
     def note(self, kept: KeptRevision, began: float) -> Revision:
         """Say in `sessions` that a revision is in, unless somebody has."""
-        stored = sum(
-            file.rows
-            for file in self._warehouse.files("results")
-            if file.partition["session_date"] == self._session
-        )
+        stored = sum(file.rows for file in self._warehouse.files("results", self._session))
         # As seen with these files. Whoever commits the next revision has noted this one before.
         applied = self._warehouse.corrected_to(self._session)
         known = self.noted()

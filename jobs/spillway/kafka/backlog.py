@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spillway.kafka.client import LOOK_ANSWER_S, LOOK_CONNECT_S, KafkaUnavailable, listens
-from spillway.kafka.options import python_options
+from spillway.kafka.options import COMMITTED_ALONE, python_options
 from spillway_schemas.journal import Offsets
 from spillway_schemas.secret import Options
 
@@ -68,20 +68,16 @@ class BacklogReader:
     def _connect(self) -> Any:
         from kafka import KafkaConsumer
 
+        answer_ms = int(LOOK_ANSWER_S * 1000)
         config: dict[str, Any] = {
             "client_id": "spillway-backlog",
-            "bootstrap_timeout_ms": int(LOOK_ANSWER_S * 1000),
+            "bootstrap_timeout_ms": answer_ms,
             "metadata_max_age_ms": 30_000,
-            "reconnect_backoff_max_ms": int(
-                LOOK_ANSWER_S * 1000
-            ),  # a broker that is back is seen soon
+            "reconnect_backoff_max_ms": answer_ms,  # a broker that is back is seen soon
             "metrics_enabled": False,
-        } | python_options(self._options, "consumer")
-        config |= {
-            "isolation_level": "read_committed",
+            **python_options(self._options, "consumer"),
+            **COMMITTED_ALONE,
             "auto_offset_reset": "earliest",  # what retention took cannot wait any more
-            "enable_auto_commit": False,
-            "allow_auto_create_topics": False,
             # A batch is worth reading for its first row only.
             "max_partition_fetch_bytes": FETCH_BYTES,
             "fetch_max_wait_ms": 20,

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from spillway.kafka.client import KafkaUnavailable, told
-from spillway.kafka.options import python_options
+from spillway.kafka.options import COMMITTED_ALONE, python_options
 from spillway_schemas.secret import Options
 
 LOOK_BACK = 100
@@ -23,12 +23,11 @@ def last_committed(bootstrap: str, options: Options, topic: str, partition: int)
     from kafka import KafkaConsumer
     from kafka.errors import KafkaError
 
-    config: dict[str, Any] = python_options(options, "consumer") | {
+    config: dict[str, Any] = {
+        **python_options(options, "consumer"),
+        **COMMITTED_ALONE,
         "client_id": "spillway-last",
-        "isolation_level": "read_committed",
         "auto_offset_reset": "earliest",
-        "enable_auto_commit": False,
-        "allow_auto_create_topics": False,
         "fetch_max_wait_ms": 20,
         "metrics_enabled": False,
     }

@@ -30,6 +30,12 @@ _RENAMED = {
     "receive.buffer.bytes": "receive_buffer_bytes",
     "reconnect.backoff.max.ms": "reconnect_backoff_max_ms",
 }
+COMMITTED_ALONE: dict[str, Any] = {
+    "isolation_level": "read_committed",
+    "enable_auto_commit": False,
+    "allow_auto_create_topics": False,
+}
+"""Of kafka-python's consumers: what is not for users to choose. It goes over their options."""
 _JAAS = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;]+))""")
 
 

@@ -23,7 +23,7 @@ from kafka.consumer.fetcher import Fetcher
 from kafka.errors import KafkaError, OffsetOutOfRangeError, TopicAuthorizationFailedError
 
 from spillway.kafka.client import KafkaUnavailable, TopicProblem, absent_remedy, told
-from spillway.kafka.options import check_files, python_options
+from spillway.kafka.options import COMMITTED_ALONE, check_files, python_options
 from spillway.kafka.wire import BatchDamaged, BatchHeader, Records, committed, headers, read_records
 from spillway_schemas.secret import Options
 
@@ -123,14 +123,13 @@ class TopicReader:
         """`silent_s`: so long brokers may be silent. Raises KafkaUnavailable when none answers."""
         self._silent_s = silent_s
         check_files(options)
-        config: dict[str, Any] = python_options(options, "consumer") | {
+        config: dict[str, Any] = {
+            **python_options(options, "consumer"),
+            **COMMITTED_ALONE,
             "client_id": "spillway-reader",
             "group_id": None,
-            "enable_auto_commit": False,
             "auto_offset_reset": "none",
-            "isolation_level": "read_committed",
             "check_crcs": False,  # `headers` does
-            "allow_auto_create_topics": False,
             "fetch_max_wait_ms": 20,
             "retry_backoff_ms": 20,  # it sleeps so long where a leader is not known yet
             "fetch_max_bytes": MOST_FETCHED_BYTES,

@@ -226,13 +226,17 @@ class Warehouse:
             if name not in ON_DEMAND or is_table(self.place.child(name))
         )
 
-    def files(self, name: str) -> list[ActiveFile]:
-        """Return the newest version's files of a table; none of one that nobody has made yet."""
+    def files(self, name: str, session: str | None = None) -> list[ActiveFile]:
+        """Return the newest version's files of a table, or of one session in it; none of a table
+        that nobody has made yet."""
         if name not in self.names:
             return []
         table = self.table(name)
         table.refresh()
-        return table.files()
+        files = table.files()
+        if session is None:
+            return files
+        return [file for file in files if file.partition["session_date"] == session]
 
     def folder(self, name: str) -> Folder:
         """Return a table's folder: where data files are written under fresh names."""
@@ -331,7 +335,7 @@ class Warehouse:
         if CORRECTIONS.name not in self.names:
             return KeptCorrections()
         # Rows come first: whoever commits meanwhile is seen as one that is not in yet, or again.
-        files = [f for f in self.files("corrections") if f.partition["session_date"] == session]
+        files = self.files("corrections", session)
         self.table("results").refresh()
         return KeptCorrections(
             tuple(file.path for file in files),

@@ -153,9 +153,8 @@ def verify(
             if record:
                 _record(warehouse, report, sealed, report.details["seconds"])
             return report
-        if gone and (standing := _standing(warehouse, session, gone)) is not None:
+        if standing := _standing(warehouse, session, gone):
             return standing
-        check_input(gone, session)
     salt = secrets.randbits(63) if salt is None else salt
     try:
         with ExitStack() as ended:
@@ -189,9 +188,8 @@ def verify(
             raise trouble from error
         with cluster(bootstrap, client) as view:  # it may have gone while it was read
             gone = input_losses(view, genesis.topics, start, sealed.end)
-        if gone and (standing := _standing(warehouse, session, gone)) is not None:
+        if standing := _standing(warehouse, session, gone):
             return standing
-        check_input(gone, session)
         raise
     seconds = round(time.monotonic() - began, 3)
     report.details["seconds"] = seconds
@@ -202,19 +200,27 @@ def verify(
 
 def _results_of(warehouse: Warehouse, session: str) -> int:
     """How many results the table has of a session."""
-    files = warehouse.files("results")
-    return sum(file.rows for file in files if file.partition["session_date"] == session)
+    return sum(file.rows for file in warehouse.files("results", session))
 
 
 def _standing(warehouse: Warehouse, session: str, gone: Sequence[InputLoss]) -> VerifyReport | None:
-    """The verdict of before on a session whose input is gone by now: that it is complete; None:
-    there is none, or the table does not have just the results that it counted."""
+    """The verdict of before on a session whose input is gone by now: that it is complete. None:
+    nothing is gone.
+
+    Raises `InputGone` where there is no such verdict, or the table does not have just the results
+    that it counted.
+    """
+    if not gone:
+        return None
     events = warehouse.sessions.history().events([session])
     last = standing_verdicts(events).get(session)
-    if last is None or not last.complete or last.expected is None:
-        return None
-    if _results_of(warehouse, session) != last.expected:
-        return None
+    if (
+        last is None
+        or not last.complete
+        or last.expected is None
+        or _results_of(warehouse, session) != last.expected
+    ):
+        raise _input_gone(gone[0], session)
     at = datetime.fromisoformat(last.written_at)
     return VerifyReport(
         session=session,
@@ -286,15 +292,13 @@ def timing_of(
     )
 
 
-def check_input(losses: Sequence[InputLoss], session: str) -> None:
-    """Raise `InputGone` where Kafka does not hold all of the session's input."""
-    if losses:
-        raise InputGone(
-            f"{losses[0].why}. Whether {session} is complete cannot be known. Keep input longer "
-            "(`retention.ms`, `retention.bytes`) than until its `verify`. Where nobody has these "
-            f"rows any more, end the day without them: spillway accept-loss --session {session} "
-            "--reason ..."
-        )
+def _input_gone(loss: InputLoss, session: str) -> InputGone:
+    return InputGone(
+        f"{loss.why}. Whether {session} is complete cannot be known. Keep input longer "
+        "(`retention.ms`, `retention.bytes`) than until its `verify`. Where nobody has these "
+        f"rows any more, end the day without them: spillway accept-loss --session {session} "
+        "--reason ..."
+    )
 
 
 class AddedRows(NamedTuple):
@@ -350,10 +354,7 @@ class _Asked:
 def frames_of(asked: _Asked) -> ProofFrames:
     """What a session's proof is made from. Raises QueryError."""
     warehouse, query, source, salt = asked.warehouse, asked.query, asked.source, asked.salt
-    held = {
-        name: [f for f in warehouse.files(name) if f.partition["session_date"] == asked.session]
-        for name in ("results", "quarantine")
-    }
+    held = {name: warehouse.files(name, asked.session) for name in ("results", "quarantine")}
     if query.is_single and query.spans[0] is None:
         plans = asked.plans()
         return SingleProof(
