@@ -303,10 +303,11 @@ def test_paths_in_contributing_exist() -> None:
     named = set(re.findall(r"`([\w./-]+(?:/|\.(?:py|md|toml|js|yml)))`", text))
     lost = [
         path
-        for path in sorted(named)
+        for path in sorted(named - {"site/"})
         if not any((root / path).exists() for root in (ROOT, ROOT / "jobs" / "spillway"))
     ]
-    assert lost == ["site/"], "what `make docs` makes"
+    assert not lost
+    assert "site/" in named, "what `make docs` makes, there or not"
 
 
 def test_every_folder_of_the_jobs_has_its_line() -> None:
