@@ -43,6 +43,8 @@ from tests.property.slots import DAYS, Slots, key_of, narrow, spec_of
 
 FAST = 20
 MORE = 320
+PARTS = 4
+"""Of those schedules: beside Spark's tests a fourth of them takes minutes, and a test has ten."""
 LONG = 4_000
 SCRATCH = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
@@ -292,15 +294,15 @@ def campaign(number: int, examples: int, each: Callable[[Schedule], object] = ru
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("number", range(2))
+@pytest.mark.parametrize("number", range(PARTS))
 def test_many_more_schedules_are_exact(number: int) -> None:
-    campaign(number, MORE // 2)
+    campaign(number, MORE // PARTS)
 
 
 @pytest.mark.server
 @pytest.mark.skipif(fixed_seeds(), reason="CI runs the same schedules each time")
 def test_fresh_schedules_are_exact() -> None:
-    fresh_campaign(MORE // 6)
+    fresh_campaign(MORE // PARTS)
 
 
 @pytest.mark.soak

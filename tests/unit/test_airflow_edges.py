@@ -127,6 +127,7 @@ def test_a_command_is_ended_with_what_it_started(fake: Any) -> None:
     running.end()  # again: no harm
 
 
+@pytest.mark.server
 def test_a_command_dies_with_a_killed_worker(fake: Any, tmp_path: Path) -> None:
     """SIGKILL leaves no time for `on_kill`: the kernel ends the command."""
     path = fake("print(os.getpid(), flush=True); time.sleep(60)")

@@ -63,6 +63,7 @@ print(pyarrow.default_memory_pool().backend_name, os.environ.get("ARROW_DEFAULT_
 """
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("asked", [None, "mimalloc"])
 def test_a_stream_s_driver_takes_memory_from_malloc_and_its_workers_do_not(
     asked: str | None,
@@ -75,6 +76,7 @@ def test_a_stream_s_driver_takes_memory_from_malloc_and_its_workers_do_not(
     assert done.stdout.split() == [asked or "system", str(asked)]
 
 
+@pytest.mark.server
 @pytest.mark.parametrize(
     "armed",
     [

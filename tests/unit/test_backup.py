@@ -175,6 +175,7 @@ def copies_between(root: Path, stream: Stream, last: int) -> Iterator[Path]:
     yield from made
 
 
+@pytest.mark.server
 def test_a_snapshot_of_any_moment_starts_and_goes_on(root: Path) -> None:
     """Also those behind a part of an epoch's commits, and the one in which the day is sealed."""
     stream = started(root)

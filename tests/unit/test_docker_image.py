@@ -114,6 +114,7 @@ def package_of(module: str) -> str:
     raise AssertionError(f"{module}: of no package")
 
 
+@pytest.mark.server
 def test_the_images_have_what_reads_formats() -> None:
     """Kills: extras that no image has. A stream of Avro would end with advice that helps nobody."""
     locked = set(re.findall(r"(?m)^([\w.-]+)==", (ROOT / "requirements.lock").read_text()))

@@ -76,6 +76,7 @@ def numbered(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.server
 def test_a_footer_that_would_end_the_process_is_told_before(numbered: Path) -> None:
     """By the same look in a child. What is wrong is what pyarrow would abort at, or raise."""
     ended = 0
@@ -103,6 +104,7 @@ def times(data: bytes) -> None:
         day_before._may_stand(opened, number, np.array([0], np.int64))
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("look", [numbered_rows, times])
 def test_numbers_and_times_are_read_and_not_asked_for(
     numbered: Path, look: Callable[[bytes], None]
@@ -124,6 +126,7 @@ SPEC = one_join(
 )
 
 
+@pytest.mark.server
 def test_a_spill_file_that_comes_back_is_looked_at_first(tmp_path: Path) -> None:
     """Its digest is not compared then: the group stays spilled, and the slot lives."""
     hashes = np.arange(30, dtype=np.uint64)

@@ -466,6 +466,7 @@ def test_views_of_one_look_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(asked) == 10, "one that is kept was made again"
 
 
+@pytest.mark.server
 def test_the_watch_ends_when_nobody_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "IDLE_S", 0.1)
     root = tmp_path / "w"

@@ -395,6 +395,7 @@ class Killed(BaseException):
     pass
 
 
+@pytest.mark.server
 def test_killed_anywhere_and_run_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dies before and after each commit and each deletion in turn, on one warehouse."""
     before, at = contents(root), transactions(root)

@@ -109,6 +109,7 @@ def test_an_estimate_says_what_is_not_in_it() -> None:
     assert "lack" not in told.get()
 
 
+@pytest.mark.server
 def test_whoever_follows_results_has_each_once_whatever_it_lacks(tmp_path: Path) -> None:
     day = make_day(str(tmp_path), random_rows(5, 150, 60, 3), depth=3, spec=OUTER)
     cleaned = run_cleanup(Here, day.warehouse(), OUTER, DAY)

@@ -185,6 +185,7 @@ def test_the_time_of_a_next_session_counts_for_both() -> None:
         assert session.progress.heard["a", 0].greatest_us == 900
 
 
+@pytest.mark.server
 def test_checkpoints_are_few_however_long_the_watermark_stands_still() -> None:
     day = Carrying()
     day.entries = day.entries[:2]

@@ -353,6 +353,7 @@ def look_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Any, *options: str) -> 
     return StreamWatchOperator(task_id="watch", calendar="XNYS", config=str(file)).status()
 
 
+@pytest.mark.server
 def test_no_warehouse_is_no_trouble_and_broken_settings_are(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:

@@ -227,6 +227,7 @@ def test_a_slow_disk_is_named_with_a_figure_once_a_minute(
     assert epochs(root) == [(1, 0), (1, 1), (1, 2)]
 
 
+@pytest.mark.server
 def test_epochs_on_a_disk_that_is_slow_are_right_and_say_so(root: str, tmp_path: Path) -> None:
     """A real one: in a process for which each new file takes a fifth of a second."""
     code = """

@@ -295,6 +295,7 @@ def all_results(inputs: list[list[Row]]) -> list[tuple[Row, ...]]:
     ]
 
 
+@pytest.mark.server
 @settings(deadline=None)
 @given(days, st.data())
 def test_what_is_missing_doubled_or_altered_is_found_in_its_key(
