@@ -167,6 +167,7 @@ def test_a_driver_whose_entry_is_on_its_way_is_fenced(
     assert [each.driver for each in found if isinstance(each, Claim)] == ["first", "second"][-n:]
 
 
+@pytest.mark.server
 def test_an_attempt_that_arrives_before_the_next_one_is_found(
     s3: S3Server, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +181,7 @@ def test_an_attempt_that_arrives_before_the_next_one_is_found(
     assert Warehouse(place, options=s3.options).journal.read() == [entry(0), entry(1)]
 
 
+@pytest.mark.server
 def test_a_driver_that_tries_again_is_fenced(
     s3: S3Server, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,7 +41,7 @@ from tests.lanes import some
 from tests.property.reference import Row
 from tests.property.slots import DAYS, Slots, key_of, narrow, spec_of
 
-FAST = 20
+FAST = 14
 MORE = 320
 PARTS = 4
 """Of those schedules: beside Spark's tests a fourth of them takes minutes, and a test has ten."""

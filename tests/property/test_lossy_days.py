@@ -128,7 +128,7 @@ def run_outer(seed: int) -> TreeSlots:
         return day
 
 
-@explored(20, 30, st.integers(0, 2**32), st.integers(0, 2**32))
+@explored(12, 30, st.integers(0, 2**32), st.integers(0, 2**32))
 def test_days_lack_what_was_lost_and_no_more(number: int, seed: int) -> None:
     day = run(number, seed)
     event(f"lost {any(e.lost_to for e in day.entries if isinstance(e, Epoch))}, {day.carry=}")

@@ -16,13 +16,13 @@ from tests.property.model.plants import PLANTS, Plant
 from tests.property.model.schedule import ONE, TREES, explain, run
 from tests.property.model.world import Tree, digest
 
-FAST = 100
+FAST = 60
 """Schedules of the fast lane; ten of them take a second of CPU time."""
-FEW = 40
+FEW = 24
 """Schedules of the fast lane in which Kafka loses rows."""
 MORE_LOSSES = 20
 """As many beside those in `make test`."""
-FRESH = 25
+FRESH = 15
 """As many others in each run outside CI."""
 MORE = 400
 """Schedules that `make test` runs beside those."""

@@ -151,6 +151,7 @@ def test_a_command_dies_with_a_killed_worker(fake: Any, tmp_path: Path) -> None:
 # --- launchers ----------------------------------------------------------------------------------
 
 
+@pytest.mark.server
 def test_a_process_outlives_whoever_started_it(fake: Any, tmp_path: Path) -> None:
     fake(
         "import signal; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
@@ -198,6 +199,7 @@ while True: time.sleep(0.05)
 """
 
 
+@pytest.mark.server
 @pytest.mark.parametrize(("how", "ends"), [("end", True), ("signal.SIG_IGN", False)])
 def test_a_stream_ends_its_epoch_before_what_it_started_is_killed(
     fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, *, ends: bool
@@ -438,6 +440,7 @@ def test_another_server_than_the_cluster_gets_no_token(api: str, tmp_path: Path)
     assert Api.seen == []
 
 
+@pytest.mark.server
 def test_a_pod_is_gone_before_the_next_one_is_asked_for(
     api: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

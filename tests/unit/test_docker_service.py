@@ -60,6 +60,7 @@ def starts(tmp_path: Path) -> int:
     return len(file.read_text()) if file.exists() else 0
 
 
+@pytest.mark.server
 def test_airflow_stops_and_starts_it(
     container: Callable[[float], subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:

@@ -259,6 +259,7 @@ def test_the_policy_sees_what_the_slots_did() -> None:
     assert abs(view.processed.sum() - made.processed.sum()) < 6 * made.processed.sum() ** 0.5
 
 
+@pytest.mark.server
 def test_load_is_balanced_and_memory_is() -> None:
     small = FluxLine("", slots=8, groups_of_slot=16, loaded=1, seconds=12.0, tail_s=2.0)
     static, moved = run_flux(small), run_flux(replace(small, policy="flux-load"))

@@ -419,6 +419,7 @@ def test_the_watch_notices_a_warehouse_that_was_made_anew(
     wait_for(lambda: drawn() == other.results[DAY])
 
 
+@pytest.mark.server
 def test_a_failing_look_keeps_what_was_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

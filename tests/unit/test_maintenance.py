@@ -301,6 +301,7 @@ def test_a_dry_run_changes_nothing_and_says_what_a_run_does(root: Path) -> None:
     assert done.tables[-1].deleted.files == 1
 
 
+@pytest.mark.server
 def test_each_file_of_statistics_is_of_one_day(root: Path) -> None:
     w = opened(root)
     run_epochs(w, FAN_IN)
@@ -334,6 +335,7 @@ def test_dropped_files_stay_for_readers_until_they_are_old(root: Path) -> None:
         assert {p for p in found if "_delta_log" not in p} == named
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_log_of_many_entries_or_removals_gets_a_checkpoint(root: Path, kept: bool) -> None:
     """Kills: a night after which each start reads all that was merged. `kept`: just before it."""

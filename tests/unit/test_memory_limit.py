@@ -114,6 +114,7 @@ def test_what_the_kernel_has_killed_is_counted(
     assert killed_for_memory(tmp_path / "process", tmp_path / "cgroup") == killed
 
 
+@pytest.mark.server
 def test_a_limit_that_is_really_reached_is_told(tmp_path: Path) -> None:
     """A process of a group is killed by the kernel. `doctor` warns of that, and refuses budgets
     that do not fit, state on tmpfs included."""

@@ -578,6 +578,7 @@ def test_what_goes_wrong_while_it_answers_is_told(
     assert "no figures" in capfd.readouterr().err
 
 
+@pytest.mark.server
 def test_a_port_that_is_taken_is_named_before_anything_begins(tmp_path: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

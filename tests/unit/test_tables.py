@@ -205,6 +205,7 @@ def _open(root: str) -> None:
     Warehouse(root, RESULTS, fsync=False)
 
 
+@pytest.mark.server
 def test_two_processes_may_make_the_warehouse_at_once(tmp_path: Path) -> None:
     race((_open, (str(tmp_path),)), (_open, (str(tmp_path),)))
     assert Warehouse(str(tmp_path)).journal.last_n() == -1

@@ -227,6 +227,7 @@ def test_parts_cover_the_input_and_the_files(monkeypatch: pytest.MonkeyPatch) ->
     assert [processes_for(n, 8) for n in (0, 999_999, 1_000_000, 10**9)] == [1, 1, 2, 8]
 
 
+@pytest.mark.server
 def test_processes_give_what_one_gives_and_raise_what_a_task_raises(tmp_path: Path) -> None:
     """Two real processes."""
     topics = day(np.random.default_rng(1))
@@ -251,6 +252,7 @@ def test_processes_give_what_one_gives_and_raise_what_a_task_raises(tmp_path: Pa
         processes.close()
 
 
+@pytest.mark.server
 def test_a_process_that_dies_is_told_and_none_outlives_the_proof(tmp_path: Path) -> None:
     """What a proof that is killed leaves behind ends by itself."""
     program = (
