@@ -7,7 +7,7 @@ and Spark reads them as fast as it can), or given with `--rate`.
 Then each program runs by itself, on fresh topics: it starts, and once it waits for rows a producer
 sends the scenario over `--warm-up` and `--seconds` of real time. When the program has read all of
 it, it is sent SIGTERM. Spark begins an epoch as soon as the last one has ended, its default;
-spillway every 2 s (`stream.trigger_s`), its default.
+spillway every `--trigger` seconds (`stream.trigger_s`), 2 by default.
 
 The scenario is the contest's own with fewer rows, and keys in proportion, so a row meets as many
 others as at full size. Its day is sped up: when 6.5 hours pass in 180 s, an hour's window lasts
@@ -323,6 +323,8 @@ def markdown(about: dict[str, Any], found: Sequence[Delay]) -> str:
         else "given"
     )
     window = f" A window is {sizes['window_s']:.0f} s of real time." if sizes["window_s"] else ""
+    trigger_s = sizes["trigger_s"]
+    began = f"every {trigger_s:g} s" if trigger_s else "as soon as the last one has ended"
     lines = [
         f"`{about['command']}` on {about['date']}: {where['cores']} cores ({where['cpu']}), query "
         f"`{about['query']}`.",
@@ -330,7 +332,7 @@ def markdown(about: dict[str, Any], found: Sequence[Delay]) -> str:
         f"The greatest rate of Spark's joins: {sizes['rate_per_s']:,.0f} rows/s of all topics "
         f"({known}). Both programs got half of it, {sizes['aim_per_s']:,.0f} rows/s, for "
         f"{sizes['seconds']:g} s after {sizes['warm_up_s']:g} s that do not count.{window} "
-        "They have the same results.",
+        f"Spillway begins an epoch {began}. They have the same results.",
         "",
         "| " + " | ".join(HEAD) + " |",
         "|---" + "|--:" * (len(HEAD) - 1) + "|",
@@ -367,10 +369,12 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--max-rows", type=int, default=200_000, help="rows an epoch, of all topics")
     add("--warm-up", type=float, default=60.0, help="seconds that are not counted")
     add("--seconds", type=float, default=120.0, help="seconds that are counted, after it")
+    add("--trigger", type=float, default=2.0, help="spillway's stream.trigger_s, in seconds")
     add("--docs", action="store_true", help="renew the figures in docs/measured.md")
     given = parser.parse_args(arguments)
-    if given.seconds <= 0 or given.warm_up < 0 or (given.rate is not None and given.rate <= 0):
-        parser.error("--seconds and --rate must be above 0, and --warm-up not below it")
+    above_0 = [each for each in (given.seconds, given.rate) if each is not None]
+    if min(above_0) <= 0 or min(given.warm_up, given.trigger) < 0:
+        parser.error("--seconds and --rate must be above 0, --warm-up and --trigger not below it")
     if given.docs:
         try:
             report.replace_section(PAGE.read_text(), section(given.query), "")
@@ -437,6 +441,7 @@ def _bench(
         spark_options={},
         local_on_tmpfs=True,
         contest=contest,
+        more={"stream": {"trigger_s": given.trigger}},
     )
 
 
@@ -466,6 +471,7 @@ def _about(
             "max_rows": given.max_rows,
             "warm_up_s": given.warm_up,
             "seconds": given.seconds,
+            "trigger_s": given.trigger,
             "speed": wanted.speed,
             "window_s": contest.window_s and contest.window_s / wanted.speed,
         },

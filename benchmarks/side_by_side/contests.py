@@ -92,7 +92,7 @@ SYMBOL = Contest(
     },
     keys={"symbol": "stock_symbol"},
     rows=2_000_000,
-    join_factor=9.0,
+    join_factor=12.0,
 )
 FIVE_WAY = Contest(
     name="five_way",

@@ -360,8 +360,9 @@ def settings_text(
         "state": {"root": str(state), "slots": slots, "budget_bytes": budget},
         "stream": {"start": "earliest", "max_rows_per_epoch": max_rows},
         "spark": {"master": master},
-        **(more or {}),
     }
+    for section, pairs in (more or {}).items():
+        values[section] = {**values.get(section, {}), **pairs}
     lines = [f"query = {json.dumps(query)}"]
     for section, pairs in values.items():
         lines.append(f"[{section}]")

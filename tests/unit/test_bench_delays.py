@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from benchmarks.delay import (
 from benchmarks.side_by_side.contests import PAIR_WINDOW, SYMBOL_WINDOW, Contest
 from benchmarks.side_by_side.delays import Seen, Sent, added, delays_s, quantile, seen, times_of
 from benchmarks.side_by_side.outcome import Outcome, of_join
+from benchmarks.side_by_side.programs import settings_text
 from benchmarks.side_by_side.summary import Disagreement
 
 START_US = 1_767_623_400_000_000
@@ -352,6 +354,7 @@ def about(**sizes: Any) -> dict[str, Any]:
             "aim_per_s": 2_349.6,
             "warm_up_s": 30.0,
             "seconds": 120.0,
+            "trigger_s": 2.0,
             "window_s": 23.08,
             **sizes,
         },
@@ -373,7 +376,26 @@ def test_the_section_has_every_figure() -> None:
     )
     other = markdown(about(rate_rows=None, window_s=None), [])
     assert "(given)" in other
+    assert "Spillway begins an epoch every 2 s." in text
+    assert "as soon as the last one has ended" in markdown(about(trigger_s=0.0), [])
     assert "A window is" not in other
+
+
+def test_what_a_benchmark_sets_more_stands_beside_what_it_always_sets() -> None:
+    more = {"stream": {"trigger_s": 0.0}, "results": {"max_per_session": 5}}
+    text = settings_text(
+        "here:1",
+        Path("w"),
+        Path("s"),
+        master="local[2]",
+        slots=2,
+        budget=1,
+        max_rows=7,
+        more=more,
+    )
+    found = tomllib.loads(text)
+    assert found["stream"] == {"start": "earliest", "max_rows_per_epoch": 7, "trigger_s": 0.0}
+    assert found["results"] == {"max_per_session": 5}
 
 
 def test_each_query_has_a_section_of_its_own() -> None:
@@ -397,7 +419,14 @@ def test_a_page_without_the_section_is_refused_before_anything_is_measured(
 
 @pytest.mark.parametrize(
     "words",
-    ["--query five_way", "--rate 0", "--rate 5 --rows 5", "--seconds 0", "--warm-up -1"],
+    [
+        "--query five_way",
+        "--rate 0",
+        "--rate 5 --rows 5",
+        "--seconds 0",
+        "--warm-up -1",
+        "--trigger -1",
+    ],
 )
 def test_what_cannot_be_measured_is_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
