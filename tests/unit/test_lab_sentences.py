@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -10,9 +11,12 @@ import pytest
 from benchmarks import ROOT
 from benchmarks.lab.__main__ import PAGE
 from benchmarks.lab.page import FOLDER
+from spillway_schemas.setting_fields import SpillSettings
 
 KEPT: dict[str, Any] = json.loads((PAGE.parent / FOLDER / "lab.json").read_text())
 SIX = "20-text"
+POOLED = (SIX, "21", *(f"unseen-{day}" for day in range(1, 5)))
+"""Days on which the default runs with and without reactivation."""
 TREES = {"3, 1, 1": "tree-16,tree-17,tree-18", "1, 3, 3": "tree-19", "3, 2, 3": "tree-20"}
 
 
@@ -104,6 +108,27 @@ def of_bottom_up() -> list[str]:
 def test_a_sentence_of_the_page_has_the_figures_of_its_tables(said: Any) -> None:
     text = " ".join(PAGE.read_text().split())
     assert [each for each in said() if each not in text] == []
+
+
+def test_settings_and_decisions_have_the_figures_of_the_laboratory() -> None:
+    before: list[tuple[float, float]] = []
+    back = [shares(f, "pooled")[0] - shares(f, "pooled, nothing comes back")[0] for f in POOLED]
+    for figure in (each for each in KEPT if each.startswith("changing")):
+        own, alike, other = shares(figure, "as the system")[:3]
+        before.append((100 * (alike - own), 100 * (other - own)))
+        back.append(own - shares(figure, "expected-loss, 5%")[0])
+    alikes, others = zip(*before, strict=True)
+    found = [max(alikes), -min(alikes), -min(others), max(others)]
+    whys = {name: str(each.json_schema_extra) for name, each in SpillSettings.model_fields.items()}
+    assert f"days gain up to {100 * max(back):.0f} points" in whys["reactivation"]
+    # Differences of figures that are rounded: a tenth off at the most.
+    said = [float(each) for each in re.findall(r"\d+\.\d", whys["forecast"])]
+    assert said == pytest.approx(found, abs=0.1)
+    assert len(before) == 6
+    record = (ROOT / "docs/decisions/0032-what-the-day-before-says.md").read_text()
+    assert "six days that change" in record
+    for words in ("%.1f points more", "is %.1f points less", "%.1f points less to", "less to %.1f"):
+        assert words % said.pop(0) in record
 
 
 def test_the_ceiling_is_as_tight_as_the_decision_says() -> None:
