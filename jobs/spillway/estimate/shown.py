@@ -65,7 +65,7 @@ def as_tables(found: SessionEstimate) -> Group:
 
 
 def _part(part: float) -> str:
-    """A share in two digits; all is said of all alone."""
+    """A share in two digits; nothing less than all is shown as 100 %."""
     return part_text(part) if part in (0, 1) else f"{100 * min(part, 0.99):.2g} %"
 
 
