@@ -87,6 +87,19 @@ def of_global_output() -> list[str]:
     ]
 
 
+def of_days_that_change() -> list[str]:
+    days = ("changing-swap", "changing-rotating", "changing-rotating-5")
+    of = {day: [100 * each for each in shares(day, "productivity")] for day in days}
+    brought = [max(each) - min(each) for each in of.values()]
+    ten, five = (max(shares(day, "expected-loss")) * 100 for day in days[1:])
+    return [
+        f"reaches {min(map(min, of.values())):.0f} to {max(map(max, of.values())):.0f} % of the",
+        f"Smaller spills bring {min(brought):.0f} to {max(brought):.0f} points there",
+        f"it stays at {ten:.0f} %, and with turns of five minutes at {five:.0f} %, behind "
+        f"`productivity` with {max(of[days[2]]):.0f} %",
+    ]
+
+
 def of_bottom_up() -> list[str]:
     shortest = sum(
         min(KEPT[f]["outcomes"], key=lambda o: sum(o["cleanup_cpu_s"]))["name"] == "bottom-up"
@@ -103,6 +116,7 @@ def of_bottom_up() -> list[str]:
         of_expected_loss_in_trees,
         of_global_output,
         of_bottom_up,
+        of_days_that_change,
     ],
 )
 def test_a_sentence_of_the_page_has_the_figures_of_its_tables(said: Any) -> None:
