@@ -618,8 +618,8 @@ def unseen() -> tuple[Experiment, ...]:
     """Days that no figure has.
 
     The first three were chosen once: other numbers of slots, other ratios (of one day drawn once),
-    another time between two looks; the last two of them no policy had seen before it was final.
-    The fourth is a reader's, who broke a former line with it.
+    another time between two looks. The fourth was added when an earlier form of the line gave less
+    there than no relocation.
     """
     drawn = np.sort(np.exp(np.random.default_rng(11).normal(0, 0.8, GROUPS))) * 1.5
     mixed = np.random.default_rng(12).permutation(drawn)

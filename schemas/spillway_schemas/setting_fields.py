@@ -597,7 +597,7 @@ class SpillSettings(Section):
             "`automatic` is `expected-gain` where groups are spilled by `expected-loss`, otherwise "
             "`off`. `expected-gain` brings back the newest generation of a group when what it is "
             "expected to give for each byte is twice what the groups would that leave for it: the "
-            "laboratory's days gain up to 20 points of the ceiling. `rotation` is Flux's: what was "
+            "laboratory's days gain up to 36 points of the ceiling. `rotation` is Flux's: what was "
             "spilled longest ago, whatever it is worth. `random` is for tests.",
         ),
     )
@@ -611,9 +611,9 @@ class SpillSettings(Section):
         ),
         json_schema_extra=_about(
             "name",
-            "After a day with the same changes the laboratory gains up to 2.0 points of the "
+            "After a day with the same changes the laboratory gains up to 14.6 points of the "
             "ceiling and loses 1.9 at the most; after one with other changes it is 1.0 worse to "
-            "0.6 better. A day before without changes changes nothing.",
+            "1.4 better. A day before without changes changes nothing.",
         ),
     )
     traced_rows: Annotated[int, AfterValidator(_sample)] = Field(
@@ -689,7 +689,7 @@ class RebalanceSettings(Section):
         json_schema_extra=_about(
             "policy",
             "Evens out work while there is room; once memory is short, draws one line through the "
-            "groups of all slots: what is below is spilled, and what is above gets the room.",
+            "groups of all slots: what is above it moves to where what is below will be spilled.",
         ),
     )
     pressure: float = Field(

@@ -523,7 +523,7 @@ def test_what_is_above_the_line_moves_to_where_what_is_below_will_be_spilled() -
     # The poorest are in the slot that has too much: it spills them by itself.
     turned = even(view([[90] * 10, [78] * 10], loss=[*range(10), *[14] * 10]))
     assert not turned.suggestions
-    assert "what each spills by itself is below the eviction line, too" in why(turned)
+    assert "what each will spill is below the eviction line" in why(turned)
 
 
 def test_room_is_made_for_what_comes_until_the_next_decision() -> None:

@@ -24,6 +24,7 @@ from spillway.engine.spill.counting import missing_of, unmatched_of
 from spillway.engine.spill.spillfile import row_groups
 from spillway.protocol.recovery import Restore
 from spillway.stream.messages import MessageSource
+from spillway.tables import SessionEvent
 from spillway_schemas.losses import AcceptedLoss, LostRange
 from tests.integration.spilled_day import (
     DAY,
@@ -176,6 +177,35 @@ def test_who_does_not_say_what_an_outer_join_reads_is_refused_where_rows_are_los
     assert look_ahead(inner.warehouse(), SPEC, DAY, fingerprint="", cores=2).missing
     run_cleanup(Here, inner.warehouse(), SPEC, DAY)
     assert results_of(inner.warehouse()) == brute_force(inner.rows, SPEC)
+
+
+def test_what_was_read_without_lost_rows_stays_doubtful_when_the_loss_is_taken_back(
+    tmp_path: Path,
+) -> None:
+    """Cleanup reads only once what slots had lost, and may go on after that."""
+    w = make_day(str(tmp_path), random_rows(3, 200, 90, 4), depth=3, spec=OUTER).warehouse()
+    streams = tuple(
+        StreamPlan(each.name, each.name, i, each.payload, each.payload)
+        for i, each in enumerate(OUTER.inputs)
+    )
+    first, _, last = streams
+    again = Restore(frozenset(), {first.topic: [5]}, {first.topic: [9]}, (), ())
+    work = replace(module.work_of(w, DAY, ""), again=again)
+
+    def accept(*ranges: LostRange) -> None:
+        loss = AcceptedLoss(ranges=list(ranges), reason="", by="").model_dump()
+        w.sessions.append(SessionEvent(session=DAY, event="accepted", details={"loss": loss}))
+
+    accept(
+        LostRange(topic=first.topic, partition=0, begin=0, end=6),
+        LostRange(topic=last.topic, partition=0, begin=0, end=9),  # its rows are in files
+    )
+    accept()
+    assert w.sessions.accepted_loss(DAY) is None
+    assert work.doubtful(w, OUTER.root, streams) == frozenset(), "nothing was read yet"
+    w.apply_deferred(DAY, [])
+    assert work.doubtful(w, OUTER.root, streams) == {first.index}
+    assert work.doubtful(w, SPEC.root, streams) == frozenset()
 
 
 def test_the_topics_that_have_rows_in_no_file() -> None:

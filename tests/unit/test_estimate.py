@@ -192,7 +192,15 @@ def test_what_says_how_to_sample_needs_an_estimate(
 
 @pytest.mark.parametrize(
     ("part", "told"),
-    [(0, "0 %"), (0.00025, "0.025 %"), (0.123, "12 %"), (0.996, "99 %"), (1, "100 %")],
+    [
+        (0, "0 %"),
+        (4e-8, "< 0.0001 %"),
+        (2e-6, "0.0002 %"),
+        (0.00025, "0.025 %"),
+        (0.123, "12 %"),
+        (0.996, "99 %"),
+        (1, "100 %"),
+    ],
 )
 def test_all_is_said_of_all_alone(part: float, told: str) -> None:
     assert shown._part(part) == told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -10,9 +11,12 @@ import pytest
 from benchmarks import ROOT
 from benchmarks.lab.__main__ import PAGE
 from benchmarks.lab.page import FOLDER
+from spillway_schemas.setting_fields import SpillSettings
 
 KEPT: dict[str, Any] = json.loads((PAGE.parent / FOLDER / "lab.json").read_text())
 SIX = "20-text"
+POOLED = (SIX, "21", *(f"unseen-{day}" for day in range(1, 5)))
+"""Days on which the default runs with and without reactivation."""
 TREES = {"3, 1, 1": "tree-16,tree-17,tree-18", "1, 3, 3": "tree-19", "3, 2, 3": "tree-20"}
 
 
@@ -83,6 +87,19 @@ def of_global_output() -> list[str]:
     ]
 
 
+def of_days_that_change() -> list[str]:
+    days = ("changing-swap", "changing-rotating", "changing-rotating-5")
+    of = {day: [100 * each for each in shares(day, "productivity")] for day in days}
+    brought = [max(each) - min(each) for each in of.values()]
+    ten, five = (max(shares(day, "expected-loss")) * 100 for day in days[1:])
+    return [
+        f"reaches {min(map(min, of.values())):.0f} to {max(map(max, of.values())):.0f} % of the",
+        f"Smaller spills bring {min(brought):.0f} to {max(brought):.0f} points there",
+        f"it stays at {ten:.0f} %, and with turns of five minutes at {five:.0f} %, behind "
+        f"`productivity` with {max(of[days[2]]):.0f} %",
+    ]
+
+
 def of_bottom_up() -> list[str]:
     shortest = sum(
         min(KEPT[f]["outcomes"], key=lambda o: sum(o["cleanup_cpu_s"]))["name"] == "bottom-up"
@@ -99,11 +116,33 @@ def of_bottom_up() -> list[str]:
         of_expected_loss_in_trees,
         of_global_output,
         of_bottom_up,
+        of_days_that_change,
     ],
 )
 def test_a_sentence_of_the_page_has_the_figures_of_its_tables(said: Any) -> None:
     text = " ".join(PAGE.read_text().split())
     assert [each for each in said() if each not in text] == []
+
+
+def test_settings_and_decisions_have_the_figures_of_the_laboratory() -> None:
+    before: list[tuple[float, float]] = []
+    back = [shares(f, "pooled")[0] - shares(f, "pooled, nothing comes back")[0] for f in POOLED]
+    for figure in (each for each in KEPT if each.startswith("changing")):
+        own, alike, other = shares(figure, "as the system")[:3]
+        before.append((100 * (alike - own), 100 * (other - own)))
+        back.append(own - shares(figure, "expected-loss, 5%")[0])
+    alikes, others = zip(*before, strict=True)
+    found = [max(alikes), -min(alikes), -min(others), max(others)]
+    whys = {name: str(each.json_schema_extra) for name, each in SpillSettings.model_fields.items()}
+    assert f"days gain up to {100 * max(back):.0f} points" in whys["reactivation"]
+    # Differences of figures that are rounded: a tenth off at the most.
+    said = [float(each) for each in re.findall(r"\d+\.\d", whys["forecast"])]
+    assert said == pytest.approx(found, abs=0.1)
+    assert len(before) == 6
+    record = (ROOT / "docs/decisions/0032-what-the-day-before-says.md").read_text()
+    assert "six days that change" in record
+    for words in ("%.1f points more", "is %.1f points less", "%.1f points less to", "less to %.1f"):
+        assert words % said.pop(0) in record
 
 
 def test_the_ceiling_is_as_tight_as_the_decision_says() -> None:

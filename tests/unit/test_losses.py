@@ -431,3 +431,13 @@ def test_a_day_that_went_on_behind_its_loss_ends_like_one_that_lost_it_later(
     assert both == loss.and_then(later)
     assert (both.reason, both.by) == ("gone; and more", "ada")
     assert prove().complete is False
+
+
+def test_a_verdict_adds_up_before_it_says_what_is_wrong() -> None:
+    counts = {"expected": 9, "run_time": 4, "cleanup": 2, "missing": 0, "doubled": 0}
+    details = {"keys": 1, "quarantined": 0, "seconds": 1.0, "problems": [], "differences": []}
+    details |= {"corrections": {"results": 3}}
+    table = verdict_table({"session": DAY, "complete": True, "details": details, **counts})
+    named, numbers = (list(column.cells) for column in table.columns)
+    assert named[1:4] == ["results at run time", "results by cleanup", "results by corrections"]
+    assert numbers[:6] == ["9", "4", "2", "3", "0", "0"]

@@ -97,9 +97,18 @@ def merged_at_once(shape: Shape, rows: int, budget: int) -> int:
 def test_merges_keep_up_until_the_budget_is_full(budget: int, epochs: int) -> None:
     """As the module derives it: none waits for another of its class."""
     assert merged_at_once(SHAPE, budget // epochs, budget) <= 1
-    # As many intakes as there are classes are needed: with 2 it fails from 4 ** 3 epochs on.
+    # As many intakes as there are classes are needed: 2 fail when the third class has its second
+    # merge, which is after 2 * 4 ** 3 epochs.
     lean = Shape(fuel_files=0, fuel_intakes=2)
-    assert (merged_at_once(lean, budget // epochs, budget) > 1) == (epochs > 64)
+    assert (merged_at_once(lean, budget // epochs, budget) > 1) == (epochs > 2 * 4**3)
+
+
+def test_merges_keep_up_with_64_gib_and_not_with_more() -> None:
+    """Files have an upper bound, and what they add to an epoch's fuel has one."""
+    for epochs in (1100, 2100, 2600):
+        assert merged_at_once(SHAPE, 2**36 // epochs, 2**36) <= 1
+    assert merged_at_once(SHAPE, 2**37 // 2100, 2**37) <= 1
+    assert merged_at_once(SHAPE, 2**37 // 2600, 2**37) == 2
 
 
 def reclaimed(*, folder: int, fuel: int, shape: Shape = SHAPE) -> list[str]:

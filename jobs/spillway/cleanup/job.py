@@ -137,7 +137,8 @@ def run_cleanup(
         if source is None:
             raise CleanupRefused(f"rows of {session} are only in Kafka, and nobody has said where")
         source.check(work.genesis.topics, again)
-    doubtful = work.doubtful(spec.root, source.streams if source is not None else ())
+    streams = source.streams if source is not None else ()
+    work.doubtful(warehouse, spec.root, streams)  # who is refused is so before Spark starts
     committed = 0
     while (first := warehouse.cleanup_applied(session) + 1) < len(sealed.ranges):
         lease = Lease.take(warehouse, session)
@@ -147,7 +148,6 @@ def run_cleanup(
             spec,
             work,
             lease,
-            doubtful,
             began=began,
             on_progress=on_progress,
             piece_bytes=piece_bytes,
@@ -157,7 +157,8 @@ def run_cleanup(
         try:
             if again is not None and source is not None:
                 run.read_deferred(source, again, tell)
-            committed = run.all(first)
+            # Not before: another cleanup may have read them, without what is lost since then.
+            committed = run.all(first, work.doubtful(warehouse, spec.root, streams))
         except TakenOver as other:
             tell(f"{other}. This one waits for it.")
             if not lease.wait(partial(warehouse.cleanup_applied, session), stalled_s):
@@ -227,7 +228,6 @@ class _Run:
         spec: TreeSpec,
         work: CleanupWork,
         lease: Lease,
-        doubtful: frozenset[int],
         *,
         began: float,
         on_progress: OnProgress,
@@ -242,7 +242,7 @@ class _Run:
         self._work = work
         self._sealed = work.sealed
         self._lease = lease
-        self._doubtful = doubtful
+        self._doubtful: frozenset[int] = frozenset()
         self._began = began
         self._on_progress = on_progress
         self._piece_bytes = piece_bytes
@@ -258,7 +258,8 @@ class _Run:
         self, source: TopicSource, again: Restore, tell: Callable[[str], None]
     ) -> None:
         """Make spilled rows of what slots had lost, unless that was done. Of two cleanups the one
-        that is done first commits, whichever has the lease: both read the same."""
+        that is done first commits, whichever has the lease: both read the same, unless more was
+        accepted as lost between them."""
         session = self._sealed.session
         if self._warehouse.deferred_applied(session) >= 0:
             return
@@ -274,8 +275,10 @@ class _Run:
             raise
         self._warehouse.apply_deferred(session, files)
 
-    def all(self, first: int) -> int:
-        """Do ranges `first` and up; the number of results that this run committed."""
+    def all(self, first: int, doubtful: frozenset[int]) -> int:
+        """Do ranges `first` and up; the number of results that this run committed. `doubtful`: as
+        in `SpillSource`."""
+        self._doubtful = doubtful
         self._applied = first - 1
         rows = 0
         self._report(rows)

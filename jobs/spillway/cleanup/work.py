@@ -59,8 +59,13 @@ class CleanupWork:
         """What the warehouse was when the session ran."""
         return genesis_of(self.state, self.sealed)
 
-    def doubtful(self, join: JoinSpec, streams: Collection[StreamPlan]) -> frozenset[int]:
+    def doubtful(
+        self, warehouse: Warehouse, join: JoinSpec, streams: Collection[StreamPlan]
+    ) -> frozenset[int]:
         """The inputs of an outer join that have rows which are in no file; none of an inner join.
+
+        Rows that slots had lost may have been read again without what was accepted as lost then,
+        so that still counts when it was taken back since.
 
         Raises `CleanupRefused` where there are such rows and no `streams` that say of which inputs:
         a result that lacks one of them may be wrong.
@@ -68,6 +73,10 @@ class CleanupWork:
         if not join.is_outer:
             return frozenset()
         topics = doubtful_topics(self.sealed, self.loss, self.again)
+        session = self.sealed.session
+        if self.again is not None and warehouse.deferred_applied(session) >= 0:
+            for each in warehouse.sessions.accepted_losses(session):
+                topics |= {topic for topic, _ in without_lost(self.again, each.ranges).lossy}
         if topics and not streams:
             names = " and ".join(sorted(topics))
             raise CleanupRefused(

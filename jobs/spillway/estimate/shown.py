@@ -65,8 +65,11 @@ def as_tables(found: SessionEstimate) -> Group:
 
 
 def _part(part: float) -> str:
-    """A share in two digits; all is said of all alone."""
-    return part_text(part) if part in (0, 1) else f"{100 * min(part, 0.99):.2g} %"
+    """A share in two digits; nothing less than all is shown as 100 %, nothing more than none as
+    0 %."""
+    if part in (0, 1):
+        return part_text(part)
+    return f"{100 * min(part, 0.99):.2g} %" if part >= 1e-6 else "< 0.0001 %"
 
 
 def _verdict(results: Estimate) -> str:

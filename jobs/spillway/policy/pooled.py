@@ -144,7 +144,7 @@ def _drawn(view: View, size: F64, spare: F64, min_span_s: float) -> Advice:
             found += split.suggestions
             stuck += split.declined
     if not found:
-        why = "slots will be full, and what each spills by itself is below the eviction line, too"
+        why = "slots will be full, and what each will spill is below the eviction line"
         return Advice(declined=stuck) if stuck else declined(what, why)
     return Advice(tuple(found), stuck, whole=True)
 

@@ -2,8 +2,8 @@
 
 A step says what its host's clock showed when it was done. That was while the driver waited for the
 epoch's job: what lies outside that time is a difference, whatever the job took. So a slow epoch
-raises no alarm, and it hides a difference shorter than itself: what was found is the least that it
-can be, and with the job's time the most.
+raises no alarm, and it hides a difference shorter than itself: what is found is a lower bound, and
+with the job's time added an upper one.
 
 Results do not depend on workers' clocks, but their `committed_at` does, and the delay that is
 counted from it; and what checks times of its own (an object store, TLS) refuses such a host.

@@ -31,7 +31,7 @@ from spillway.report.words import (
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 TABLES = {
-    "results": "joined rows, at run time and by cleanup",
+    "results": "joined rows, each with the phase in which it came",
     "spill": "state that left memory, by hash",
     "quarantine": "rows that broke their contract, with the reason",
     "journal": "one entry an epoch: what counts",

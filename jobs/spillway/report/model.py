@@ -173,11 +173,11 @@ class SessionStatus(StatusRecord):
     cleanup_s: float | None
     verdict: Verdict | None
     unproved: str
-    """Why a verdict of before does not count any more; empty where none was given, or it counts."""
+    """Why an earlier verdict no longer counts; empty where none was given, or it counts."""
 
     @property
     def results(self) -> int:
-        """All that are in the table."""
+        """All of them that are in the table."""
         return self.results_run_time + (self.results_cleanup or 0) + (self.results_corrections or 0)
 
 

@@ -232,10 +232,15 @@ class Sessions:
 
     def accepted_loss(self, session: str) -> AcceptedLoss | None:
         """Return what the session has lost for good, as somebody accepted it last."""
+        found = self.accepted_losses(session)
+        return found[-1] if found and found[-1].ranges else None
+
+    def accepted_losses(self, session: str) -> list[AcceptedLoss]:
+        """Return all that was ever accepted as lost of a sealed session, the newest last: each
+        takes the place of the one before it, and one without ranges takes it back."""
         events = self.history().events([session])
         found = [each.details["loss"] for each in events if each.event == "accepted"]
-        loss = AcceptedLoss.model_validate(found[-1]) if found else None
-        return loss if loss is not None and loss.ranges else None
+        return [AcceptedLoss.model_validate(each) for each in found]
 
     def revisions(self, session: str) -> dict[int, Revision]:
         """Return the session's corrections that are in, by their numbers."""

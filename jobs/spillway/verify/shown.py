@@ -25,14 +25,14 @@ def verdict_table(report: dict[str, Any]) -> Table:
         ("results that there should be", "expected"),
         ("results at run time", "run_time"),
         ("results by cleanup", "cleanup"),
-        ("missing", "missing"),
-        ("doubled or altered", "doubled"),
     ):
+        found.add_row(label, count_text(report[name]))
+    if "corrections" in details:
+        found.add_row("results by corrections", count_text(details["corrections"]["results"]))
+    for label, name in (("missing", "missing"), ("doubled or altered", "doubled")):
         found.add_row(label, count_text(report[name]))
     if "unmatched" in details:
         found.add_row("unmatched, of those that there should be", count_text(details["unmatched"]))
-    if "corrections" in details:
-        found.add_row("results by corrections", count_text(details["corrections"]["results"]))
     if "loss" not in details:
         found.add_row("keys", f"{details['keys']:,}")
         found.add_row("input rows in quarantine", f"{details['quarantined']:,}")

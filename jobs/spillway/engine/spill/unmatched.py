@@ -7,9 +7,9 @@ were cut nor how often makes a difference: all its rows of the day count, of wha
 
 Which inputs have no row of a key is known when nothing more can come. So at the seal all that is in
 memory is spilled as a last generation (`spillway.protocol.seal.flushed`), and the rows of a hash
-range that cleanup reads are those of the whole day. Where rows of an input are lost, of which keys
-nobody knows: such an input is *doubtful*, and no result is given that lacks its row. It may have
-been there, and have given results at run time.
+range that cleanup reads are those of the whole day. Where rows of an input are lost, nobody knows
+of which keys they were. Such an input is *doubtful*: no result is given that lacks a row of it, for
+the row may have been there, and have given results at run time.
 
 Keys are numbered, in the order of their hashes; two keys with one hash have two numbers. Keys that
 lack the same inputs are joined together, by their numbers: each row is in one such join, so the
@@ -78,8 +78,8 @@ def unmatched_rows(
     """The rows that give unmatched results; None: none does.
 
     `inputs`: of each input of the join the hashes (n,) and the rows of all keys of some hashes, in
-    any order. Rows of the day are all there, but for those of the inputs that are `doubtful`, or
-    some results are wrong.
+    any order. Of inputs that are not `doubtful` all rows of the day must be there, or some results
+    are wrong.
     """
     lengths: I64 = np.array([len(hashes) for hashes, _ in inputs], dtype=np.int64)
     hashes = np.concatenate([hashes for hashes, _ in inputs])

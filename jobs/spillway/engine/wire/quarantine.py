@@ -22,7 +22,7 @@ QUARANTINE_SCHEMA = pa.schema(
 """Columns of a quarantine file; the table adds its partition column `session_date`."""
 
 MOST_MS = (2**63 - 1) // 1000
-"""Milliseconds that are microseconds of 64 bits."""
+"""The most milliseconds whose microseconds fit in 64 bits."""
 
 
 def quarantine_tables(
@@ -32,7 +32,7 @@ def quarantine_tables(
     for table in rejected:
         n = table.num_rows
         stamp = pa.timestamp("us", tz="UTC")
-        # Whoever produces dates records as they like: what no microsecond reaches is at its end.
+        # Producers set any date: one beyond what microseconds can say becomes their first or last.
         ms = pc.min_element_wise(pc.max_element_wise(table.column(5), -MOST_MS), MOST_MS)
         kafka = ms.cast(pa.timestamp("ms", tz="UTC")).cast(stamp)
         columns = [

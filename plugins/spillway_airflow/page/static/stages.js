@@ -30,9 +30,9 @@ export const whyLost = (losses) =>
 // Where a session's results come from: they add up to what is in the table.
 export const resultParts = (session) =>
   [
-    ["run time", session.results_run_time],
-    ["cleanup", session.results_cleanup],
-    ["corrections", session.results_corrections],
+    ["at run time", session.results_run_time],
+    ["by cleanup", session.results_cleanup],
+    ["by corrections", session.results_corrections],
   ].flatMap(([name, n]) => (n === null ? [] : [`${count(n)} ${name}`]));
 
 export const stageWords = (stage) => {
