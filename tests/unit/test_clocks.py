@@ -95,7 +95,7 @@ def test_a_clock_that_a_slow_epoch_hides_does_not_agree_again() -> None:
     assert clocks.told([totals(0, "a", 0)], 9_000) == []
     assert clocks.told([totals(0, "a", 2_000)], 6_000) == []
     assert clocks.told([totals(0, "a", 7_500)], 500) == []
-    assert clocks.told([totals(0, "a", 0)], 7_600) == []
+    assert clocks.told([totals(0, "a", 0)], 7_500) == []
     [told] = clocks.told([totals(0, "a", 0)], 7_400)
     assert told == "the clocks of a and of the driver agree again"
 

@@ -24,14 +24,17 @@ from spillway.doctor.machine import (
 from spillway.engine.join.results import result_schema
 from spillway.engine.spill.spillfile import spill_schema
 from spillway.jars import JavaError, demand_java
+from spillway.tables import Warehouse
 from spillway_schemas.journal import EventTime, Offsets, Topic
-from spillway_schemas.query import load_query
+from spillway_schemas.query import Query, load_query
 from spillway_schemas.settings import Settings, load_settings
+from tests.commands import command_of
 from tests.new_warehouse import new_warehouse
 from tests.protocol_entries import claim, epoch, genesis
 
 HOUR = 3_600_000
 GIB = 1 << 30
+SPILL = command_of("spill", "d/s", slot=0, bytes=1)
 SPANS = [24 * HOUR] * 4 + [72 * HOUR]
 
 
@@ -316,6 +319,21 @@ class Broker:
         pass
 
 
+def begun(root: Path, query: Query) -> Warehouse:
+    """A warehouse with an epoch that has read the query's topics up to 7."""
+    spec, at = tree_spec(query), "2026-01-05T14:00:00Z"
+    warehouse = new_warehouse(root, result_schema(spec), spill=spill_schema(spec))
+    start = {name: [0] for name in query.topics}
+    known = [Topic(name=name, id="then", partitions=1) for name in sorted(query.topics)]
+    warehouse.journal.append(
+        genesis(query=query.fingerprint, topics=known, start=start, inputs=3, written_at=at)
+    )
+    warehouse.journal.append(claim(1, 1, written_at=at))
+    ends = {name: [7] for name in query.topics}
+    warehouse.journal.append(epoch(2, 0, ends, started_at=at, written_at=at))
+    return warehouse
+
+
 @pytest.mark.parametrize(
     ("now", "says"),
     [
@@ -337,23 +355,26 @@ def test_topics_are_those_of_the_journal(now, says, tmp_path, monkeypatch):
     monkeypatch.setattr("spillway.doctor.inputs.KafkaCluster", lambda *_, **__: now)
     given, query = settings(tmp_path), load_query("symbol")
     assert "journal" not in {check.name for check in check_all(given)}, "nothing has begun"
-    spec, at = tree_spec(query), "2026-01-05T14:00:00Z"
-    root = tmp_path / "warehouse"
-    journal = new_warehouse(root, result_schema(spec), spill=spill_schema(spec)).journal
-    begins = {name: [0] for name in query.topics}
-    known = [Topic(name=name, id="then", partitions=1) for name in sorted(query.topics)]
-    journal.append(
-        genesis(query=query.fingerprint, topics=known, start=begins, inputs=3, written_at=at)
-    )
-    journal.append(claim(1, 1, written_at=at))
-    ends = {name: [7] for name in query.topics}
-    journal.append(epoch(2, 0, ends, started_at=at, written_at=at))
+    begun(tmp_path / "warehouse", query)
     found = {check.name: check for check in check_all(given)}
     check = found["journal"]
     assert check.status == ("fail" if says else "ok")
     assert check.what.startswith(says)
     assert (check in blocking(list(found.values()))) == bool(says)
     assert "journal" not in {check.name for check in check_all(given, thorough=False)}
+
+
+def test_commands_that_are_gone_are_told_with_all_else(tmp_path, monkeypatch):
+    monkeypatch.setattr("spillway.doctor.inputs.listens", lambda *_: True)
+    monkeypatch.setattr("spillway.doctor.inputs.KafkaCluster", lambda *_, **__: Broker())
+    given, root = settings(tmp_path), tmp_path / "warehouse"
+    begun(root, load_query("symbol")).commands.append(SPILL)
+    [path] = (root / "commands").glob("*.parquet")
+    path.unlink()
+    found = {check.name: check for check in check_all(given)}
+    for name in ("journal", "tables"):
+        assert found[name].status == "fail"
+        assert path.name in found[name].what
 
 
 def test_a_tree_needs_room_for_the_files_of_all_its_joins() -> None:

@@ -12,7 +12,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from spillway.engine.groups import GroupMap
-from spillway.kafka.client import KafkaUnavailable
+from spillway.kafka.client import TIMEOUT_S, KafkaUnavailable
 from spillway.protocol.driver import (
     Append,
     Appended,
@@ -309,6 +309,38 @@ def test_topics_are_not_asked_for_all_the_time_and_not_where_nobody_listens(
     monkeypatch.setattr(service, "TOPICS_S", 0.0)
     stream._look_at_topics()
     assert asked == ["listens", "topics"]
+
+
+def test_a_topic_is_not_gone_that_two_starts_of_a_broker_did_not_know_yet(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between them it was down; what went before does not count."""
+    there = iter([True, False, True])
+    monkeypatch.setattr(service, "TOPICS_S", 0.0)
+    monkeypatch.setattr(service, "listens", lambda *_: next(there))
+    monkeypatch.setattr(service, "topic_gone", lambda *_: StreamFailed("gone"))
+    for _ in range(3):
+        stream._look_at_topics()
+    monkeypatch.setattr(service, "listens", lambda *_: True)
+    with pytest.raises(StreamFailed):
+        stream._look_at_topics()
+
+
+def test_a_broker_that_hangs_keeps_no_command_waiting(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is told to seal the session does so while the stream looks."""
+    waited: list[float] = []
+
+    def hangs(_servers: str, _options: object, timeout_s: float = TIMEOUT_S) -> None:
+        waited.append(timeout_s)
+        raise KafkaUnavailable("nobody answers")
+
+    monkeypatch.setattr(service, "listens", lambda *_: True)
+    monkeypatch.setattr(failures, "cluster", hangs)
+    stream._look_at_topics()
+    [waited_s] = waited
+    assert waited_s <= 2.0
 
 
 def test_after_a_refused_batch_none_is_taken_until_a_new_start(

@@ -24,7 +24,7 @@ from spillway.kafka.client import (
 from spillway.kafka.options import OptionError
 from spillway.protocol.queries import QueryChanged
 from spillway.protocol.state import JournalState
-from spillway.tables import Warehouse
+from spillway.tables import Warehouse, WarehouseError
 from spillway_schemas.journal import EventTime
 from spillway_schemas.query import Query, load_query
 from spillway_schemas.settings import Settings
@@ -135,8 +135,8 @@ def _same_topics(begun: Begun, query: Query, view: KafkaCluster) -> Check:
 
     try:
         topics_to_claim(begun.warehouse, begun.state, query, view)
-    except (QueryChanged, StartRefused) as error:
-        return Check("journal", "fail", str(error), RUNBOOK)
+    except (QueryChanged, StartRefused, WarehouseError, OSError) as error:
+        return Check("journal", "fail", str(error), RUNBOOK)  # it reads commands that wait, too
     return Check("journal", "ok", "the topics are those that its offsets belong to")
 
 

@@ -81,7 +81,7 @@ def cluster(
 def listens(bootstrap: str, timeout_s: float) -> bool:
     """Whether a connection to one of the brokers is taken: a quick look before a client's long one.
 
-    A client of kafka-python that finds nobody leaves a thread behind; this does not.
+    A consumer of kafka-python that finds nobody leaves a thread behind; this does not.
     """
     for server in bootstrap.split(","):
         host, _, port = server.rpartition(":")
@@ -122,6 +122,17 @@ def told(error: BaseException, options: Options) -> str:
     return hide(f"{name}: {text}" if text else name, options)
 
 
+def _end(admin: Any) -> None:
+    """End a client whose constructor has found nobody. kafka-python does not: its thread would
+    stay, one more with every look at a broker that hangs."""
+    from kafka.errors import KafkaError
+
+    if hasattr(admin, "_net"):
+        admin._closed = False
+        with contextlib.suppress(KafkaError, OSError):  # why nobody was found is what is told
+            admin.close()
+
+
 class KafkaCluster:
     """One admin connection. Close it, or use `cluster()`."""
 
@@ -150,11 +161,15 @@ class KafkaCluster:
         with Refusals() as refusals:
             for part_s in parts:
                 config["bootstrap_timeout_ms"] = int(part_s * 1000)
+                self._admin: Any = KafkaAdminClient.__new__(KafkaAdminClient)
                 try:
-                    self._admin = KafkaAdminClient(bootstrap_servers=bootstrap.split(","), **config)
+                    KafkaAdminClient.__init__(
+                        self._admin, bootstrap_servers=bootstrap.split(","), **config
+                    )
                     return
                 except (KafkaError, OSError) as error:
                     failure = error
+                    _end(self._admin)
                     if refusals.is_certain:
                         break
         if why := refusals.why(self._options):

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
 
-from spillway.kafka.client import KafkaUnavailable, TopicMissing, cluster
+from spillway.kafka.client import TIMEOUT_S, KafkaUnavailable, TopicMissing, cluster
 from spillway.kafka.reading import OffsetsGone, TopicDeleted
 from spillway.protocol.state import changed_topics
 from spillway.registry import RegistryUnavailable, SchemaTrouble
@@ -161,13 +161,16 @@ def deleted(
     return topic_gone(kafka, topics)
 
 
-def topic_gone(kafka: KafkaSettings, topics: Sequence[Topic]) -> StreamFailed | None:
+def topic_gone(
+    kafka: KafkaSettings, topics: Sequence[Topic], timeout_s: float = TIMEOUT_S
+) -> StreamFailed | None:
     """What the stream ends with where one of its topics was deleted by now, or another one has its
-    name; None: all is as it was, or no broker answers. `topics`: as the journal knows them.
+    name; None: all is as it was, or no broker answers in time. `topics`: as the journal knows them.
 
     A broker that has just started may not know a topic yet. Raises `TopicProblem` for one that this
     user may not see."""
-    with suppress(KafkaUnavailable), cluster(kafka.bootstrap_servers, kafka.options) as view:
+    place, options = kafka.bootstrap_servers, kafka.options
+    with suppress(KafkaUnavailable), cluster(place, options, timeout_s) as view:
         try:
             problem = changed_topics(topics, view.topics([topic.name for topic in topics]))
         except TopicMissing as error:

@@ -25,7 +25,13 @@ from spillway.decode import tree_spec
 from spillway.engine.join.results import result_schema
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.spillfile import spill_schema
-from spillway.kafka.client import KafkaUnavailable, cluster, listens
+from spillway.kafka.client import (
+    LOOK_ANSWER_S,
+    LOOK_CONNECT_S,
+    KafkaUnavailable,
+    cluster,
+    listens,
+)
 from spillway.places import var_folder
 from spillway.policy.intake import rows_per_epoch, worth_changing
 from spillway.protocol.deferral import not_deferrable
@@ -404,15 +410,16 @@ class Stream:
     def _look_at_topics(self) -> None:
         """End the stream where a topic was deleted, as a task that reads would: none does now.
 
-        Not before it is gone twice, for a broker that has just started may not know it yet.
+        Not before it is gone twice in a row, for a broker that has just started may not know it
+        yet. A broker that hangs is not waited for: commands and a stop would wait, too.
         """
         kafka = self.settings.kafka
         if time.monotonic() - self._asked_at < TOPICS_S:
             return
+        gone = None
+        if listens(kafka.bootstrap_servers, LOOK_CONNECT_S):
+            gone = topic_gone(kafka, self.driver.state.topics, LOOK_ANSWER_S)
         self._asked_at = time.monotonic()
-        if not listens(kafka.bootstrap_servers, 1.0):
-            return
-        gone = topic_gone(kafka, self.driver.state.topics)
         if gone is not None and self._misses_topic:
             raise gone
         self._misses_topic = gone is not None
