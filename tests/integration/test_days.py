@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
@@ -293,6 +294,10 @@ def test_a_day_ends_without_rows_that_are_gone(make_day: MakeDay) -> None:
     assert (code, "spillway accept-loss" in told) == (3, True)
     code, told = day.output(*accept)
     assert (code, "800 offsets are accepted as lost" in told) == (0, True), told
+    [(_, loss)] = told_of_losses(day, "accepted")
+    assert loss["by"]
+    assert {(each["topic"], each["partition"]): each["end"] for each in loss["ranges"]} == gone
+    assert {each["begin"] for each in loss["ranges"]} == {0}
     day.ok("cleanup", "--session", FIRST)
     expected, (got, phases) = day.expected(FIRST, read), day.found(FIRST)
     assert not got - expected
@@ -309,6 +314,15 @@ def test_a_day_ends_without_rows_that_are_gone(make_day: MakeDay) -> None:
     verdict = json.loads(next(line for line in told.splitlines() if line.startswith("{")))
     assert (code, verdict["complete"], verdict["missing"]) == (1, False, None)
     assert "a week of retention" in verdict["details"]["problems"][0]
+    assert told_of_losses(day, "verified") == [(False, loss)]
+
+
+def told_of_losses(day: Day, event: str) -> list[tuple[bool | None, dict[str, Any]]]:
+    """What the table `sessions` has in its events of a kind: whether the day is complete, and what
+    it has lost."""
+    rows = [row for row in delta_rows(day.warehouse() / "sessions", None) if row["event"] == event]
+    assert {row["session_date"] for row in rows} <= {FIRST}
+    return [(row["complete"], json.loads(row["details"])["loss"]) for row in rows]
 
 
 def test_a_day_goes_on_behind_rows_that_are_gone(make_day: MakeDay) -> None:
@@ -360,6 +374,9 @@ def test_a_day_goes_on_behind_rows_that_are_gone(make_day: MakeDay) -> None:
             offset < gone.get((day.topics[stream], partition), 0)
             for stream, (partition, offset, _) in zip(STREAMS, places, strict=True)
         )
+    [(complete, loss)] = told_of_losses(day, "verified")
+    assert complete is False
+    assert {(each["topic"], each["partition"]): each["end"] for each in loss["ranges"]} == gone
     [accepted] = [entry for entry in day.journal.epochs() if any(entry["lost_to"].values())]
     assert accepted["restored_slots"] == [0]
     assert day.sealed(FIRST)["lost_to"][unread[0]][0] == gone[unread]

@@ -1,4 +1,6 @@
-"""A day whose streams are Avro, Protobuf and JSON, on the real parts but for the registry."""
+"""A day whose streams are Avro, Protobuf and JSON, on the real parts but for the registry.
+
+One of them is Avro by a file, without a registry."""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
 from tests.formats import avro, framed, proto, record, serialized
-from tests.integration.day import STREAMS, Day, messages
+from tests.integration.day import STREAMS, VALUE, Day, messages
 from tests.registry import StandIn
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
@@ -26,6 +28,8 @@ OLD = record(("symbol", "string"), ("ts", MICROS), ("price", "float"), name="Sto
 NEW = record(
     ("venue", "string", ""), ("symbol", "string"), ("ts", MICROS), ("price", "double"), name="Stock"
 )
+QUOTE = record(("symbol", "string"), ("ts", MICROS), ("bid", "double"), name="Quote")
+QUOTE_FIELDS = '{ symbol = "string", ts = "timestamp", bid = "double" }'
 VOLUME = proto(
     ("shares", 1, "int64"),
     ("symbol", 2, "string"),
@@ -47,7 +51,7 @@ Volume = _volume()
 
 
 class FormatsDay(Day):
-    """`stock` is Avro and `volume` Protobuf, by ids; `review` is JSON."""
+    """`stock` is Avro and `volume` Protobuf, by ids; `review` is JSON; `quote` Avro by a file."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,7 +60,11 @@ class FormatsDay(Day):
         for stream, format_ in (("stock", "avro"), ("volume", "protobuf")):
             header = f"[streams.{stream}]\n"
             text = text.replace(header, f'{header}format = "{format_}"\n')
+        by_file = f'format = "avro"\nwriter = "schemas/quote.avsc"\nfields = {QUOTE_FIELDS}\n'
+        text = text.replace('schema = "quote"\n', by_file)
         file.write_text(text)
+        (self.folder / "schemas").mkdir()
+        (self.folder / "schemas" / "quote.avsc").write_text(json.dumps(QUOTE))
 
     def read_topics(self) -> dict[str, list[tuple[int, int, bytes | None]]]:
         """As JSON, for the brute force: what the libraries read, one by one."""
@@ -85,7 +93,24 @@ def _written(stream: str, value: bytes, number: int, ids: Sequence[int]) -> byte
     return value
 
 
+def _quotes(keys: int) -> list[tuple[str, bytes | None]]:
+    """One of each second key, and some that nobody can read."""
+    made: list[tuple[str, bytes | None]] = [("quote", b""), ("quote", b"not Avro")]
+    when = datetime(2026, 1, 5, 9, tzinfo=UTC)
+    for n in range(0, keys, 2):
+        made.append(("quote", avro(QUOTE, {"symbol": f"S{n}", "ts": when, "bid": n + 0.5})))
+    return [*made, ("quote", made[-1][1][:-1])]
+
+
 def _json(stream: str, value: bytes | None) -> bytes | None:
+    if stream == "quote":
+        try:
+            found = fastavro.schemaless_reader(
+                io.BytesIO(value or b""), fastavro.parse_schema(QUOTE)
+            )
+        except (EOFError, ValueError):
+            return b"not readable"
+        return json.dumps(found | {"ts": found["ts"].isoformat()}).encode()
     if stream == "review" or not value or value[:1] != b"\x00":
         return value if stream == "review" else b"not readable"
     number = struct.unpack(">I", value[1:5])[0]
@@ -106,11 +131,13 @@ def make_day(
     broker: str,
     topics: Callable[..., dict[str, str]],
     spark_env: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Callable[[StandIn], FormatsDay]]:
     made: list[FormatsDay] = []
+    monkeypatch.setitem(VALUE, "quote", "bid")
 
     def make(registry: StandIn) -> FormatsDay:
-        names = topics(*STREAMS, partitions=2)
+        names = topics(*STREAMS, "quote", partitions=2)
         extra = {"REGISTRY__URL": registry.url, "REGISTRY__WAIT_S": "30"}
         made.append(FormatsDay(tmp_path / "day", broker, names, spark_env, extra=extra))
         return made[-1]
@@ -132,6 +159,7 @@ def test_a_day_of_three_formats(make_day: Callable[[StandIn], FormatsDay]) -> No
         made = messages(3, 3_000, keys=300)
         day.produce(
             [(stream, _written(stream, value, n, ids)) for n, (stream, value) in enumerate(made)]
+            + _quotes(keys=300)
         )
         registry.faults = [503] * 6
         day.ok("stream", "--session", SESSION, "--available-now")
@@ -145,5 +173,6 @@ def test_a_day_of_three_formats(make_day: Callable[[StandIn], FormatsDay]) -> No
     reasons = {each["reason"] for each in day.quarantined()}
     assert "schema 999: the registry has no such schema" in reasons
     assert not [each for each in reasons if "does not answer" in each]
+    assert [each for each in reasons if each.startswith("not Avro by quote.avsc: ")]
     kept = sorted(path.name for path in (day.folder / "warehouse" / "schemas").iterdir())
     assert {"1-0.json", "2-0.json", "3-0.json", "999-0.json"} <= set(kept)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.integration.day import STREAMS, Day, messages, running, wait_for
+from tests.integration.day import STREAMS, Day, accepted, messages, running, wait_for
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
 
@@ -24,6 +26,7 @@ def test_a_day_that_has_as_many_results_as_it_may_have(
         broker,
         topics(*STREAMS, partitions=2),
         spark_env,
+        groups=8,  # so few that of each the key with the most rows is known
         max_rows=600,
         extra={"RESULTS__MAX_PER_SESSION": "2000"},
     )
@@ -37,6 +40,7 @@ def test_a_day_that_has_as_many_results_as_it_may_have(
         assert given - last < 2_000 <= given, "no epoch began that had no need to"
         assert held["intake_held"].startswith(f"{FIRST} has {given:,} results, and results.max")
         assert held["lag_rows"] > 0
+        check_hottest(day, held["hot_keys"], epochs)
         day.ok("seal", "--session", FIRST, "--at", "read")
         wait_for(lambda: held["epoch"] + 2 < len(day.journal.epochs()), 60, "the next session")
         assert (
@@ -49,3 +53,23 @@ def test_a_day_that_has_as_many_results_as_it_may_have(
     assert state["session"] == NEXT
     assert sum(map(sum, state["end"].values())) <= 6_000
     day.clean()
+
+
+def check_hottest(day: Day, shown: list[dict[str, Any]], epochs: list[dict[str, Any]]) -> None:
+    """The keys that `status` names have as many rows as they had after one epoch, the last one
+    with statistics, and none had more than the first."""
+    read = day.read_topics()
+    after = []
+    for epoch in epochs:
+        rows: Counter[str] = Counter()
+        for stream, values in read.items():
+            ends = epoch["end"][day.topics[stream]]
+            kept = [accepted(stream, v) for p, offset, v in values if offset < ends[p]]
+            rows.update(body["symbol"] for body in kept if body)
+        after.append(rows)
+    named = {each["key"]: each["rows"] for each in shown}
+    assert len(named) == len(shown) > 3
+    assert any(
+        named == {key: rows[key] for key in named} and shown[0]["rows"] == max(rows.values())
+        for rows in after
+    ), (named, [rows.most_common(8) for rows in after])

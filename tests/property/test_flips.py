@@ -1,7 +1,8 @@
 """One bit of one file is wrong: a clear error, or the right results; never other ones.
 
 Every kind of file of a day's warehouse, with bits at random. What is asked of it is the cleanup of
-the day, which reads all of them but statistics; the results are then compared whole.
+the day, which reads all of them but statistics; the results are then compared whole. Files of a
+slot's state: `tests/unit/test_state_digests.py`.
 """
 
 from __future__ import annotations
@@ -47,14 +48,29 @@ KINDS = (
     "spill/_delta_log",
     "statistics/_delta_log",
 )
+CHECKPOINTS = tuple(f"{table}/checkpoint" for table in ("journal", "results", "sessions", "spill"))
+"""Of tables' logs. Each is written for its own test alone: what comes before is not read then."""
+SNAPSHOTS = "snapshots"
 
 
 def kind_of(path: Path) -> str:
     """A file's kind, by its path below the warehouse."""
+    if "checkpoint" in path.name:
+        return f"{path.parts[0]}/checkpoint"
     return f"{path.parts[0]}/_delta_log" if "_delta_log" in path.parts else path.parts[0]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def write_more(warehouse: Warehouse, kind: str) -> None:
+    """What a day that is so short has not got: a checkpoint, or a snapshot of the journal."""
+    if kind in CHECKPOINTS:
+        assert warehouse.table(kind.partition("/")[0]).checkpoint(every=1)
+    elif kind == SNAPSHOTS:
+        state = warehouse.journal.state()
+        assert state is not None
+        warehouse.journal.keep(state)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *CHECKPOINTS, SNAPSHOTS])
 @pytest.mark.parametrize("flips", [2, pytest.param(60, marks=pytest.mark.soak)])
 def test_a_bit_that_is_wrong(kind: str, flips: int) -> None:
     """Not as often, and at the same places each time, in the fast lane."""
@@ -64,9 +80,10 @@ def test_a_bit_that_is_wrong(kind: str, flips: int) -> None:
         root, copy = Path(place, "w"), Path(place, "copy")
         day = make_day(str(root), random_rows(3, 200, 30, 3), depth=2)
         expected = brute_force(day.rows)
+        write_more(day.warehouse(), kind)
         files = [path.relative_to(root) for path in root.rglob("*") if path.is_file()]
         mine = sorted(path for path in files if kind_of(path) == kind)
-        assert {kind_of(path) for path in files if len(path.parts) > 1} == set(KINDS)
+        assert {kind_of(path) for path in files if len(path.parts) > 1} == {*KINDS, kind}
         told: list[str] = []
         noticed = 0
         for _ in range(flips):
@@ -89,7 +106,10 @@ def test_a_bit_that_is_wrong(kind: str, flips: int) -> None:
         assert all(str(copy) in each or DAY in each for each in told), "where is it?"
         if not kind.startswith("results"):  # cleanup writes them, and does not read them
             assert not noticed
-        assert flips < 60 or noticed + len(told) > 5
+        if kind == SNAPSHOTS:  # the entries say the same
+            assert not told
+        else:
+            assert flips < 60 or noticed + len(told) > 5
 
 
 def read(warehouse: Warehouse) -> Counter[object] | None:

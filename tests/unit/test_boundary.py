@@ -207,9 +207,9 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
     return made
 
 
-def streaming(root: Path, now: str, troubles: list[str]) -> tuple[Stream, Epochs]:
+def streaming(root: Path, now: str, troubles: list[str], **more: object) -> tuple[Stream, Epochs]:
     """A stream without Spark, at a time of the exchange; its open session is the early close."""
-    settings = settings_of(root, boundary="calendar")
+    settings = settings_of(root, boundary="calendar", **more)
     watcher = Watcher(on_trouble=troubles.append)
     stream = Stream(settings, load_query(settings.query), Wanted(), watcher, lambda: ms(now))
     driver = Epochs(open_state(EARLY))
@@ -234,6 +234,22 @@ def test_the_day_is_sealed_when_kafka_is_back(tmp_path: Path, kafka: Kafka) -> N
     stream._idle_epoch()
     assert driver.offered == [(driver.state.end, [f"calendar/{EARLY}"], AFTER)]
     assert set(kafka.asked) == {ms("2023-07-03T13:05:00-04:00")}, "its time, however late it is"
+
+
+def test_days_that_are_different_this_time_end_so(tmp_path: Path, kafka: Kafka) -> None:
+    kafka.away = False
+    noon = "2023-07-03T12:00:00-04:00"
+    earlier = f"{EARLY} 11:30; {AFTER} closed"
+    stream, driver = streaming(tmp_path / "earlier", noon, [], overrides=earlier)
+    stream._idle_epoch()
+    assert driver.offered == [(driver.state.end, [f"calendar/{EARLY}"], "2023-07-06")]
+    assert set(kafka.asked) == {ms("2023-07-03T11:35:00-04:00")}
+    troubles: list[str] = []
+    late, closed = "2023-07-04T12:00:00-04:00", f"{EARLY} closed"
+    stream, _ = streaming(tmp_path / "closed", late, troubles, overrides=closed)
+    assert stream.commands.waiting(stream.driver.state) == []
+    stream._tell_never_closes()
+    assert f"{EARLY} is not a trading day" in troubles[0]
 
 
 def test_no_batch_is_joined_without_the_seal_that_is_due(

@@ -198,6 +198,21 @@ def test_sessions_ahead_know_weekends_and_holidays():
     assert max(spans) == 72 * HOUR
 
 
+def test_sessions_ahead_know_days_that_are_different_this_time():
+    def looked(overrides):
+        return sessions(Settings(session={"overrides": overrides}), 1_766_061_000_000)
+
+    # The Monday is closed, and the Tuesday closes at noon.
+    spans, check = looked("2025-12-22 closed; 2025-12-23 12:00")
+    assert check.status == "ok"
+    assert spans[:3] == [24 * HOUR, 92 * HOUR, 25 * HOUR]
+    assert "2025-12-22 closed" in check.what
+    spans, check = looked("2025-12-22 shut")
+    assert (spans, check.status) == ([], "fail")
+    assert "'2025-12-22 shut' is no day that is different" in check.what
+    assert "session.overrides" in check.mend
+
+
 @pytest.mark.parametrize(
     ("grace_s", "delay_s", "status"),
     [(300.0, 600.0, "ok"), (600.0, 600.0, "ok"), (600.5, 600.0, "fail"), (0.0, 0.0, "ok")],

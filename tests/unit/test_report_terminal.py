@@ -33,6 +33,7 @@ from tests.report_journal import (
     verdict,
     withdraw_a_seal,
 )
+from tests.unit.test_group_states import write
 
 
 @pytest.fixture(autouse=True)
@@ -159,6 +160,23 @@ def test_a_withdrawn_seal_is_told(settings):
     at = made.entries[-16 + 12].written_at
     line = f"seal       withdrawn {at[:10]} {at[11:19]} UTC, asked for by bob: too early"
     assert line in [each.rstrip() for each in head.splitlines()]
+
+
+@pytest.mark.parametrize(("width", "place"), [(100, ["3/6", "1"]), (70, [])])
+def test_the_hottest_keys_are_named(settings, width, place):
+    warehouse = open_warehouse(settings.warehouse.root)
+    made = make_day(6, groups_depth=3)
+    fill_journal(warehouse, made.entries)
+    write(warehouse, 1, [(0, 0, 10, True)], hot="A\x1bB")
+    write(warehouse, 2, [(1, 7, 9, True), (1, 6, 9, True)], hot="ACME")
+    found = status(warehouse, settings, made.now(), None)
+    assert [(each.key, each.rows) for each in found.hot_keys] == [("ACME", 2), ("A\x1bB", 1)]
+    assert Status.model_validate_json(found.model_dump_json()).hot_keys == found.hot_keys
+    lines = [line.split() for line in shown(found, width).splitlines()]
+    at = next(i for i, line in enumerate(lines) if line[:2] == ["hottest", "key"])
+    first, second = lines[at + 1 : at + 3]
+    assert first == ["ACME", "2", "50", "%", *place]
+    assert second[:2] == ["A\\x1bB", "1"]
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])

@@ -878,6 +878,29 @@ def test_a_torn_checkpoint_is_made_up_for_by_the_log(tmp_path: Path, what: str) 
     assert [e.n for e in warehouse(tmp_path).journal.read()] == list(range(12))
 
 
+def test_a_checkpoint_in_which_transactions_alone_are_damaged_is_noticed_and_mended(
+    tmp_path: Path,
+) -> None:
+    """The table opens all the same, for transactions are read when somebody asks for them."""
+    w = warehouse(tmp_path)
+    w.journal.append(genesis())
+    w.journal.append(claim(1))
+    assert w.table("journal").checkpoint(every=1)
+    [path] = (tmp_path / "journal" / "_delta_log").glob("*.checkpoint.parquet")
+    group = pq.read_metadata(path).row_group(0)
+    columns = [group.column(i) for i in range(group.num_columns)]
+    [at] = [each.data_page_offset for each in columns if each.path_in_schema == "txn.version"]
+    content = bytearray(path.read_bytes())
+    content[at + 1] ^= 32  # of the page's header, which kind it is
+    path.write_bytes(content)
+    with pytest.raises(DamagedTable, match=r"log of 'journal'.*doctor --repair"):
+        warehouse(tmp_path).journal.append(claim(2, 2))
+    assert any("took away a log checkpoint" in each for each in repair(str(tmp_path)))
+    mended = warehouse(tmp_path).journal
+    mended.append(claim(2, 2))
+    assert [e.n for e in mended.read()] == [0, 1, 2]
+
+
 def test_an_entry_whose_file_is_torn_is_no_entry(tmp_path: Path) -> None:
     """With fsync off the data file may be torn though the log entry is whole."""
     w = warehouse(tmp_path)

@@ -262,6 +262,31 @@ def test_the_horizon_is_told_and_passes(
     assert later.partition_key > end
 
 
+DIFFERENT = "XNYS; 2026-07-06 closed; 2026-07-08 12:00"
+"""A holiday after the long weekend, and an early close, which the calendar does not know."""
+
+
+def test_days_that_are_different_this_time_have_no_run_or_an_early_one() -> None:
+    kept = MarketCloseTimetable(DIFFERENT, TEN).serialize()
+    timetable = MarketCloseTimetable.deserialize(kept)
+    assert isinstance(timetable, MarketCloseTimetable)
+    found = days(timetable, "2026-07-02", "2026-07-09")
+    assert {each.partition_key: each.run_after for each in found} == {
+        "2026-07-02": at("2026-07-02 20:10"),
+        "2026-07-07": at("2026-07-07 20:10"),
+        "2026-07-08": at("2026-07-08 16:10"),
+        "2026-07-09": at("2026-07-09 20:10"),
+    }
+    # The holiday was announced after the last run, or when that day had its run already.
+    for last in ("2026-07-02", "2026-07-06"):
+        (run,) = days(MarketCloseTimetable(delay=TEN), last, last)
+        after = timetable.next_dagrun_info_v2(
+            last_dagrun_info=run, restriction=between("2026-07-01")
+        )
+        assert after is not None
+        assert after.partition_key == "2026-07-07"
+
+
 def test_a_run_by_hand_without_a_key_moves_nothing_on() -> None:
     timetable = MarketCloseTimetable(delay=TEN)
     by_hand = DagRunInfo.exact(at("2026-01-05 21:10"))
@@ -338,6 +363,15 @@ def test_ticks_lie_in_sessions(last: str | None, then: str) -> None:
     timetable = MarketHoursTimetable(timedelta(minutes=15))
     earliest = "2026-01-05" if last is None else "2024-01-01"
     assert tick(timetable, last, earliest).run_after == at(then)
+
+
+@pytest.mark.parametrize(
+    ("last", "then"),
+    [("2026-07-02 20:00", "2026-07-07 13:30"), ("2026-07-08 16:00", "2026-07-09 13:30")],
+)
+def test_there_are_no_ticks_on_a_day_that_is_closed_this_time(last: str, then: str) -> None:
+    timetable = MarketHoursTimetable(timedelta(minutes=15), DIFFERENT)
+    assert tick(timetable, last, "2024-01-01").run_after == at(then)
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ class CommandSource:
     def _calendar_seal(self, state: JournalState) -> list[SealCommand]:
         """The calendar's own end of the open session, once close and grace have passed."""
         given = self._session
-        due = due_close(state, self._pending, given.calendar, given.grace_s, self._clock())
+        due = due_close(state, self._pending, given.days, given.grace_s, self._clock())
         if due is None:
             return []
         with cluster(self._kafka.bootstrap_servers, self._kafka.options) as view:

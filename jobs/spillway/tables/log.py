@@ -201,7 +201,7 @@ class Table:
         """Return the last version of an application transaction as seen; -1 when none.
 
         Raises `TableConflict` when what this process sees is so old that its log is pruned, and
-        `DamagedTable` for a log entry that is none.
+        `DamagedTable` for a log entry or a checkpoint that is none.
         """
         if app not in self._transactions:
             try:  # delta-rs reads the log for it
@@ -209,7 +209,8 @@ class Table:
             except DeltaError as error:
                 if explained := self.place.error_of("read", LOG, error):
                     raise explained from error
-                if "json error" in str(error).lower():
+                # Of a log entry, or of a checkpoint, which opening the table reads only in part.
+                if any(each in str(error).lower() for each in ("json error", "parquet error")):
                     raise self._unreadable(error) from error
                 raise TableConflict(
                     f"{self.name}: others have committed so much since this process looked "

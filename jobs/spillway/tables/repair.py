@@ -106,7 +106,8 @@ def _checkpoints(place: Folder, table: Folder, name: str) -> list[str]:
     while True:
         try:
             last_checkpoint(table)
-            deltalake.DeltaTable(table.path(), storage_options=table.library_options)
+            found = deltalake.DeltaTable(table.path(), storage_options=table.library_options)
+            found.transaction_version(APP)  # opening reads no transactions
         except (DamagedTable, DeltaError, OSError) as error:
             if explained := table.error_of("read", LOG, error):
                 raise explained from error
