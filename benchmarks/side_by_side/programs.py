@@ -34,6 +34,8 @@ TITLES = {
     "quarter": "spillway, a quarter of it",
 }
 SESSION = "2026-01-05"
+PLANNED = "planned_s"
+"""Of what was found in a cleanup: how long `cleanup --plan` had said that it would take."""
 LEAST_BUDGET = 1 << 20
 """The smallest `state.budget_bytes` that settings allow."""
 
@@ -391,11 +393,22 @@ def _finish(bench: Bench, settings: Path) -> list[Phase]:
     phases = []
     for name, arguments in steps.items():
         log = f"quarter-{name.replace(' ', '-')}.log"
+        # Not a phase: cleanup does without it.
+        planned = {PLANNED: _planned_s(bench, settings)} if name == "cleanup" else {}
         (bench.folder / log).unlink(missing_ok=True)
         seen = _command(bench, settings, log, *arguments)
         found = _json_line(bench.folder / log) if "--json" in arguments else {}
-        phases.append(Phase(name, seen.wall_s, seen.cpu_s, seen.peak_bytes, found))
+        phases.append(Phase(name, seen.wall_s, seen.cpu_s, seen.peak_bytes, {**found, **planned}))
     return phases
+
+
+def _planned_s(bench: Bench, settings: Path) -> float | None:
+    """How long `cleanup --plan` says that cleanup will take; None where it does not know."""
+    log = "quarter-plan.log"
+    (bench.folder / log).unlink(missing_ok=True)
+    _command(bench, settings, log, "cleanup", "--session", SESSION, "--plan", "--json")
+    seconds: float | None = _json_line(bench.folder / log)["seconds"]
+    return seconds
 
 
 def _json_line(log: Path) -> dict[str, Any]:

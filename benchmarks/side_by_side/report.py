@@ -15,7 +15,7 @@ import psutil
 from rich.text import Text
 
 from benchmarks.side_by_side import epochs
-from benchmarks.side_by_side.programs import TITLES, Phase, Run
+from benchmarks.side_by_side.programs import PLANNED, TITLES, Phase, Run
 from benchmarks.side_by_side.summary import Line, Target
 
 PACKAGES = ("pyspark", "delta-spark", "deltalake", "pyarrow", "numpy", "kafka-python")
@@ -149,7 +149,7 @@ def target_lines(found: Sequence[Target]) -> list[str]:
 
 
 def details(found: Sequence[Line]) -> list[str]:
-    """Sentences on memory and spills."""
+    """Sentences on memory and spills, and on what was expected of cleanup."""
     said = []
     for line in found:
         about = line.shown.found
@@ -167,6 +167,12 @@ def details(found: Sequence[Line]) -> list[str]:
                 f"{about['results_at_run_time']:,} results at run time"
             )
         said.append(text + ".")
+        for phase in line.shown.phases:
+            if (planned := phase.found.get(PLANNED)) is not None:
+                said.append(
+                    f"{TITLES[line.program]}: cleanup took {phase.wall_s:,.1f} s; "
+                    f"cleanup --plan had said {planned:,.1f} s."
+                )
     return said
 
 

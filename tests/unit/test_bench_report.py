@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
+import pytest
 from rich.console import Console
 
+from benchmarks.side_by_side import programs
 from benchmarks.side_by_side.epochs import EpochRate
 from benchmarks.side_by_side.outcome import Outcome
-from benchmarks.side_by_side.programs import NAMES, TITLES, Phase, Run
-from benchmarks.side_by_side.report import HEAD, SHORT, markdown, table
+from benchmarks.side_by_side.programs import NAMES, PLANNED, TITLES, Bench, Phase, Run
+from benchmarks.side_by_side.report import HEAD, SHORT, details, markdown, table
 from benchmarks.side_by_side.summary import lines
+from benchmarks.side_by_side.watch import Watched
 
 RESULTS = 113_180_080
 
@@ -87,3 +95,41 @@ def test_the_docs_have_the_same_figures_in_one_row_each() -> None:
     [quarter] = [row for row in rows if TITLES["quarter"] in row]
     assert quarter.endswith(f"| 14.00 | 944,332 | 1.00 | {RESULTS:,} |")
     assert "| … then cleanup | 1014.1 |  | 1015.8 | 2026 | 1.00 |  |  | +109,840,908 |" in rows
+
+
+def test_what_was_expected_of_cleanup_is_told_beside_what_it_took() -> None:
+    made = run("quarter", 0)
+    names = ("budget_bytes", "state_bytes", "state_rows", "peak_folder_bytes", "epochs", "cuts")
+
+    def told(planned_s: float | None) -> list[str]:
+        phases = [
+            replace(each, found=each.found | {PLANNED: planned_s})
+            if each.name == "cleanup"
+            else each
+            for each in made.phases
+        ]
+        return details(lines([replace(made, phases=phases, found=dict.fromkeys(names, 0))]))[1:]
+
+    title = TITLES["quarter"]
+    assert told(1_094.4) == [f"{title}: cleanup took 1,015.8 s; cleanup --plan had said 1,094.4 s."]
+    assert told(None) == []  # of a tree
+
+
+def test_cleanup_is_planned_before_it_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: a plan of what is done already, which says 0 s; one that counts as a phase."""
+    done: list[str] = []
+
+    def command(bench: Bench, settings: Path, log: str, *arguments: str) -> Watched:
+        done.append(arguments[0])
+        seconds = 0.0 if done.count("cleanup") > 1 and "--plan" in arguments else 9.5
+        (bench.folder / log).write_text(json.dumps({"seconds": seconds}))
+        return Watched(0.0, 1.0, 1.0, 0.0, ())
+
+    monkeypatch.setattr(programs, "_command", command)
+    bench = cast(Bench, SimpleNamespace(folder=tmp_path))
+    phases = programs._finish(bench, tmp_path)
+    assert [each.name for each in phases] == ["seal", "stream to the seal", "cleanup", "verify"]
+    assert done == ["seal", "stream", "cleanup", "cleanup", "verify"]
+    assert [each.found.get(PLANNED) for each in phases] == [None, None, 9.5, None]

@@ -13,6 +13,7 @@ from spillway.commands.terminal import told
 from spillway.doctor.beside import beside, judge_budgets, judge_shared
 from spillway.doctor.machine import _bytes_below
 from spillway.storage import folder, private
+from spillway.stream.service import Stream
 from spillway_schemas.settings import (
     Settings,
     SettingsError,
@@ -257,3 +258,29 @@ def test_the_doctor_looks_at_each_and_at_all(two: Path, capsys: pytest.CaptureFi
     names = [each["name"] for each in json.loads(capsys.readouterr().out)]
     assert names[:2] == ["side by side", "budgets together"]
     assert "tables" in names
+
+
+def test_a_mistake_in_one_does_not_keep_the_other_from_its_start(
+    two: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside one that is right its own start is still refused: their folders must differ."""
+    for name in ("allocators.few_arenas", "allocators.one_allocator"):
+        monkeypatch.setattr(f"spillway.{name}", lambda: True)
+    monkeypatch.setattr("spillway.stream.interrupts.stop_on_signals", lambda _: None)
+    monkeypatch.setattr("spillway.doctor.check_all", lambda *_, **__: [])
+    started = []
+    monkeypatch.setattr(Stream, "run", lambda self: started.append(self.settings.name))
+    right = two.read_text()
+    stream = ("--config", str(two), "--query", "trades", "stream", "--quiet")
+    two.write_text(right.replace("[queries.quotes]", "[queries.quotes]\nstate.slots = 'x'"))
+    assert run(*stream) == 0
+    assert started == ["trades"]
+    assert run("--config", str(two), "--query", "quotes", "stream") == 2
+    assert f"{two}:" in capsys.readouterr().err
+    one_root = f"warehouse.root = '{two.parent / 'one'}'"
+    for name in ("trades", "quotes"):
+        right = right.replace(f"[queries.{name}]", f"[queries.{name}]\n{one_root}")
+    two.write_text(right)
+    assert run(*stream) == 3
+    assert "have one warehouse.root" in " ".join(capsys.readouterr().out.split())
+    assert started == ["trades"]

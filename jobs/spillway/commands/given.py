@@ -70,11 +70,21 @@ def query(found: Settings) -> Any:
     return load_query(found.query)
 
 
-def named_settings() -> list[Settings]:
+def named_settings(*, readable: bool = False) -> list[Settings]:
     """The settings of every named query, in the file's order, and of that without a name where the
-    file has one, too; none where it names none."""
+    file has one, too; none where it names none.
+
+    Raises SettingsError where those of one are wrong; it is left out when they need only be
+    `readable`.
+    """
     names = named_queries(_before.config)
-    found = [settings(query=name) for name in names]
+    found = []
+    for name in names:
+        try:
+            found.append(settings(query=name))
+        except SettingsError:
+            if not readable:
+                raise
     with suppress(SettingsError):  # no query beside those
         if names and not (own := settings()).name:
             found.insert(0, own)

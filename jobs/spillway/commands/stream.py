@@ -74,7 +74,9 @@ def stream(
         return
     watcher.on_progress("checking this machine, Kafka and the tables")
     checks = doctors.check_all(settings, thorough=False, query=query)
-    failed = doctors.blocking([*doctors.beside(given.named_settings()), *checks])
+    # A mistake in what is said of another query ends that one's stream alone.
+    beside = doctors.beside(given.named_settings(readable=True))
+    failed = doctors.blocking([*beside, *checks])
     if failed:
         out.print(doctors.table(failed))
         fail("not started: it would fail later (all checks: spillway doctor)", FAILED)
