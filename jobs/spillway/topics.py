@@ -59,7 +59,7 @@ def journaled(settings: Settings) -> JournalState | None:
 
     Raises `WarehouseError`.
     """
-    from spillway.tables import exists, opened  # not for `produce`: it takes time
+    from spillway.tables import exists, opened  # takes time, and `produce` seldom asks
 
     place = settings.warehouse
     return opened(place).journal.state() if exists(place.root, place.options) else None
@@ -87,6 +87,15 @@ def gone(
         "one that is made anew is another topic, and the stream refuses it. Have its messages "
         "brought back, or take another warehouse.root; see the runbook, `A topic was deleted`",
     )
+
+
+def assure_new(settings: Settings, missing: Iterable[str]) -> None:
+    """Raise why these topics, which do not exist, cannot be made: `TopicProblem` as of `gone`.
+
+    Raises `WarehouseError`, too.
+    """
+    if problem := gone(settings, journaled(settings), missing):
+        raise problem
 
 
 def look(

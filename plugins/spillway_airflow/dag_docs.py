@@ -25,7 +25,7 @@ DAGS = {
     "market_open": Described(
         "Runs before each open, and may be run by hand at any hour.\n\n"
         "1. `topics` makes the query's topics that do not exist; it changes no other, and fails "
-        "for one that was read and is gone.\n"
+        "for one that was read and is gone, or was made anew.\n"
         "2. `doctor` checks everything that the stream needs.\n"
         "3. `ensure_stream` starts the stream when it does not run, and waits until it works.",
         "`doctor`'s log has a line for each check, with what to do. Mend it, then clear the "

@@ -113,8 +113,19 @@ class Absence:
             found |= (at >= 0) & (kafka_ms <= lasts[np.maximum(at, 0)])
         return found
 
+    def within(self, runs: int) -> Absence:
+        """With at most so many runs of later times: what lies in the smallest gaps between them is
+        absent, too."""
+        if len(self.ahead_ms) <= runs:
+            return self
+        firsts, lasts = np.array(self.ahead_ms, np.int64).T
+        gaps = (firsts[1:] - lasts[:-1]).view(np.uint64)  # one may be longer than int64 has
+        kept = np.sort(np.argsort(gaps, kind="stable")[len(gaps) - (runs - 1) :])
+        firsts, lasts = firsts[np.append(0, kept + 1)], lasts[np.append(kept, len(gaps))]
+        return Absence(self.until_ms, tuple(zip(firsts.tolist(), lasts.tolist(), strict=True)))
+
     def __or__(self, other: Absence) -> Absence:
-        """Of all messages that either has."""
+        """Of all messages that either has. It may have as many runs as both: see `within`."""
         until_ms = max(self.until_ms, other.until_ms)
         runs: list[tuple[int, int]] = []
         for first, last in sorted((*self.ahead_ms, *other.ahead_ms)):

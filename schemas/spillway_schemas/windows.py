@@ -56,6 +56,10 @@ Partition = tuple[str, int]
 BEGINNING_US = -(1 << 62)
 """A watermark that nothing is below."""
 
+MOST_KAFKA_MS = (1 << 62) // 1000
+"""Times between this and its negative are microseconds of 64 bits, and so is their distance from a
+row's time."""
+
 SLICES = 4
 """Slices of state in a window of 40 s or more."""
 LEAST_SLICE_US = 10_000_000
@@ -250,7 +254,17 @@ def ahead(time_us: I64, kafka_ms: I64, bound_us: int) -> Bool:
 
     By each row's own Kafka time, int64 (n,), so that it does not matter when it is read.
     """
-    found: Bool = time_us - kafka_ms * 1000 > bound_us
+    found: Bool = early_us(time_us, kafka_ms) > bound_us
+    return found
+
+
+def early_us(time_us: I64, kafka_ms: I64) -> I64:
+    """How far each row's time is ahead of its Kafka time, int64 (n,).
+
+    Whoever produces dates records as they like: a Kafka time that is 146,000 years away is taken
+    for one of then. Times of rows are of the years 1 to 9999.
+    """
+    found: I64 = time_us - np.clip(kafka_ms, -MOST_KAFKA_MS, MOST_KAFKA_MS) * 1000
     return found
 
 

@@ -179,8 +179,14 @@ def test_snappy_and_zstd_of_java() -> None:
         assert by_columns(sealed(batch + packed_body)) == by_the_client(plain)
 
 
-def control(base: int, producer: int, commits: bool) -> bytes:
-    key = struct.pack(">hh", 0, int(commits))
+ABORT, COMMIT = 0, 1
+
+
+def control(base: int, producer: int, kind: int) -> bytes:
+    return control_of(base, producer, struct.pack(">hh", 0, kind))
+
+
+def control_of(base: int, producer: int, key: bytes | None) -> bytes:
     batch = bytearray(packed(base, [(0, 5, key, b"\0" * 6, [])], NONE, producer, True))
     batch[22] |= 0x20
     return sealed(bytes(batch))
@@ -192,10 +198,10 @@ def test_messages_of_transactions_that_were_given_up_are_not_read() -> None:
         packed(0, rows_of([b"of one, given up"]), NONE, one, True)
         + packed(1, rows_of([b"of two, kept"]), NONE, two, True)
         + packed(2, rows_of([b"of nobody"]))
-        + control(3, one, False)
+        + control(3, one, ABORT)
         + packed(4, rows_of([b"of one, kept"]), NONE, one, True)
-        + control(5, two, True)
-        + control(6, one, True)
+        + control(5, two, COMMIT)
+        + control(6, one, COMMIT)
         + packed(7, rows_of([b"of one, given up again"]), LZ4, one, True)
     )
     found = list(headers(data))
@@ -205,9 +211,24 @@ def test_messages_of_transactions_that_were_given_up_are_not_read() -> None:
     assert committed(found, data, [])[0].base_offset == 0
 
 
+@pytest.mark.parametrize("kind", [-1, COMMIT, 2, 7])
+def test_a_kind_of_control_batch_that_is_no_abort_gives_nothing_back(kind: int) -> None:
+    """A kind of a later Kafka is passed over, as Kafka's own client does."""
+    rows = [packed(at, rows_of([b"given up"]), NONE, 11, True) for at in (0, 2)]
+    data = rows[0] + control(1, 11, kind) + rows[1] + control(3, 11, ABORT)
+    assert not committed(list(headers(data)), data, [(11, 0)])
+
+
+@pytest.mark.parametrize("key", [None, b"", b"\0\0\0"])
+def test_a_control_batch_without_a_kind_is_damaged(key: bytes | None) -> None:
+    data = packed(0, rows_of([b"given up"]), NONE, 11, True) + control_of(1, 11, key)
+    with pytest.raises(BatchDamaged, match="the control batch at offset 1 has no kind"):
+        committed(list(headers(data)), data, [(11, 0)])
+
+
 def test_the_end_of_a_transaction_may_have_lost_its_record() -> None:
     """As compaction leaves it, for the producer's sake: a header that tells of no record."""
-    whole = control(1, 11, False)
+    whole = control(1, 11, ABORT)
     head = whole[:8] + struct.pack(">i", 61 - 12) + whole[12:57] + struct.pack(">i", 0)
     data = packed(0, rows_of([b"a"])) + sealed(head) + packed(2, rows_of([b"b"]))
     kept = committed(list(headers(data)), data, [])

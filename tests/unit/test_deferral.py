@@ -450,8 +450,11 @@ def test_a_topic_that_this_user_may_not_see_is_not_lost() -> None:
 
 def test_what_lies_beyond_an_open_transaction_is_not_lost() -> None:
     """It may be open again after a failover, though its rows were read as committed before."""
-    with pytest.raises(TopicProblem, match="beyond 5 a transaction is open again"):
+    with pytest.raises(TopicProblem, match="beyond 5 a transaction is open again") as told:
         input_losses(View(stable=5), TOPICS, {"a": [0]}, {"a": [9]})  # type: ignore[arg-type]
+    assert told.value.what.endswith("By where the partition ends nothing is lost")
+    abort = "'kafka-transactions.sh abort --topic a --partition 0 --start-offset 5'"
+    assert abort in told.value.remedy
     assert not input_losses(View(stable=5), TOPICS, {"a": [0]}, {"a": [5]})  # type: ignore[arg-type]
     [cut] = input_losses(View(newest=8, stable=5), TOPICS, {"a": [0]}, {"a": [9]})  # type: ignore[arg-type]
     assert (cut.lost.begin, cut.lost.end) == (0, 9)

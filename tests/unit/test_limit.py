@@ -326,6 +326,23 @@ def test_a_topic_is_not_gone_that_two_starts_of_a_broker_did_not_know_yet(
         stream._look_at_topics()
 
 
+def test_a_topic_is_not_gone_that_a_broker_did_not_know_yet_in_two_holds(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hours may lie between, in which tasks have read it."""
+    query: Any = FakeQuery()
+    monkeypatch.setattr(service, "TOPICS_S", 0.0)
+    monkeypatch.setattr(service, "listens", lambda *_: True)
+    monkeypatch.setattr(service, "topic_gone", lambda *_: StreamFailed("gone"))
+    for results in (LIMIT, 1, LIMIT):
+        stream.driver.state = state_of_day(results=results)  # type: ignore[misc]
+        if stream._holds(query):
+            stream._look_at_topics()
+    assert stream._holds(query)
+    with pytest.raises(StreamFailed):
+        stream._look_at_topics()
+
+
 def test_a_broker_that_hangs_keeps_no_command_waiting(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,11 +69,12 @@ def test_a_reader_takes_committed_messages_and_begins_nowhere_else_than_told(
     """Where Kafka holds an offset no more it must say so: rows from elsewhere would be joined."""
     made: dict[str, Any] = {}
 
-    def client(**config: Any) -> Any:
-        made.update(config)
-        return SimpleNamespace(_fetcher=SimpleNamespace())
+    class Consumer:
+        def __init__(self, **config: Any) -> None:
+            made.update(config)
+            self._fetcher = SimpleNamespace()
 
-    monkeypatch.setattr(reading, "KafkaConsumer", client)
+    monkeypatch.setattr(reading, "KafkaConsumer", Consumer)
     TopicReader("h:1", {"isolation.level": "read_uncommitted"})
     assert made["isolation_level"] == "read_committed"
     assert made["auto_offset_reset"] == "none"

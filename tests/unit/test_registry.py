@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import pickle
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -261,6 +263,59 @@ def test_a_message_that_came_while_the_registry_answered_is_asked_for_again(
     assert asking.resolve(7, at(1_001)).schema is not None
 
 
+def test_a_worker_goes_by_the_time_that_it_was_given(
+    registry: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own clock may be a day fast: an id that is registered meanwhile would be rejected."""
+    day_ms = 86_400_000
+    for hops, id_ in enumerate((7, 8), 1):
+        copy = _real(registry, tmp_path)
+        monkeypatch.setattr(time, "time_ns", lambda: 1_000 * 1_000_000)
+        for _ in range(hops):  # a worker may hand it on
+            copy = pickle.loads(pickle.dumps(copy))
+            monkeypatch.setattr(time, "time_ns", lambda: (1_000 + day_ms) * 1_000_000)
+        found = copy.resolve(id_, at(900, 1_001))
+        assert found.absence == Absence(1_000, ((1_001, 1_001),))
+
+
+def test_single_times_are_bounded(
+    registry: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each id all are in memory, and read again by each worker."""
+    monkeypatch.setattr(known, "MOST_RUNS", 3)
+    asking = keeper(registry, tmp_path, now_ms=10)
+    assert asking.resolve(7, at(100, 120, 200)).absence == Absence(
+        10, ((100, 100), (120, 120), (200, 200))
+    )
+    bounded = Absence(10, ((100, 120), (200, 200), (2**63 - 1, 2**63 - 1)))
+    assert asking.resolve(7, at(2**63 - 1)).absence == bounded
+    registry.register("s", TEXT, schema_id=7)
+    for each in (asking, keeper(registry, tmp_path, now_ms=500)):
+        found = each.resolve(7, at(110, 121, 199, 300))
+        assert found.absence == bounded
+        assert found.schema is not None
+
+
+GAPPED = st.lists(st.integers(-30, 30), min_size=1, max_size=12)
+
+
+@explored(60, 1500, GAPPED, st.integers(1, 6), st.integers(-40, 30))
+def test_an_absence_is_bounded_by_its_smallest_gaps(
+    times: list[int], runs: int, until: int
+) -> None:
+    """Beside a search for the least that may be added."""
+    whole = Absence.of(until, at(*times))
+    bounded = whole.within(runs)
+    assert len(bounded.ahead_ms) == min(len(whole.ahead_ms), runs)
+    assert Absence.of(until, np.flatnonzero(bounded.covers(np.arange(-40, 40))) - 40) == bounded
+    gaps = [b[0] - a[1] for a, b in itertools.pairwise(whole.ahead_ms)]
+    added = sum(sorted(each - 1 for each in gaps)[: max(len(whole.ahead_ms) - runs, 0)])
+    everywhere = np.arange(-40, 40)
+    both = (whole.covers(everywhere), bounded.covers(everywhere))
+    assert (both[0] <= both[1]).all()
+    assert int(both[1].sum() - both[0].sum()) == added
+
+
 def test_files_of_before_have_no_single_times(registry: StandIn, tmp_path: Path) -> None:
     said = {"absent_until_ms": 1_000, "why": "the registry has no such schema"}
     folder(str(tmp_path)).publish("7-0.json", known._encoded(said))
@@ -351,7 +406,8 @@ def test_what_an_id_means_is_on_disk_before_a_row_is_judged_by_it(
 def test_of_two_that_ask_at_once_the_first_is_believed(registry: StandIn, tmp_path: Path) -> None:
     """One hears that the id is absent, the other, a moment later, its schema."""
     slow, fast = keeper(registry, tmp_path, 1_000), keeper(registry, tmp_path, 1_000)
-    before, asked = slow._read(7), slow._asked(7, at(900))
+    before = slow._read(7)
+    asked = slow._asked(7, before, at(900))
     registry.register("s", TEXT, schema_id=7)
     assert fast.resolve(7, at(900)).schema is not None
     said = slow._add(7, before, asked)
@@ -360,7 +416,8 @@ def test_of_two_that_ask_at_once_the_first_is_believed(registry: StandIn, tmp_pa
     # And the other way round: what is published as absent holds for the one who saw the schema.
     other = tmp_path / "other"
     slow, fast = keeper(registry, other, 1_000), keeper(registry, other, 1_000)
-    before, asked = slow._read(7), slow._asked(7, at(900))
+    before = slow._read(7)
+    asked = slow._asked(7, before, at(900))
     del registry.schemas[7]
     assert fast.resolve(7, at(900)).schema is None
     said = slow._add(7, before, asked)

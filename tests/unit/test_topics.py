@@ -15,6 +15,8 @@ from spillway import cli, topics
 from spillway.decode import tree_spec
 from spillway.engine.join.results import result_schema
 from spillway.engine.spill.spillfile import spill_schema
+from spillway.produce import replay, run
+from spillway.produce import topics as produce_topics
 from spillway.produce.summary import ProducedTally, Summary
 from spillway.protocol.state import fold
 from spillway_schemas.journal import Topic
@@ -36,7 +38,7 @@ class Broker:
     def existing_topics(self) -> list[str]:
         return sorted(self.there)
 
-    def create_topics(self, partitions: Mapping[str, int], *, replication: int) -> list[str]:
+    def create_topics(self, partitions: Mapping[str, int], *, replication: int = 1) -> list[str]:
         for name, count in partitions.items():
             assert name not in self.there
             self.there[name] = count
@@ -56,8 +58,10 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
         assert (bootstrap, options) == (SERVER, {})
         yield found
 
-    monkeypatch.setattr(topics, "cluster", cluster)
-    monkeypatch.setattr(topics, "demand_listener", lambda _: None)
+    for module in (topics, produce_topics):
+        monkeypatch.setattr(module, "cluster", cluster)
+    for module in (topics, run, replay):
+        monkeypatch.setattr(module, "demand_listener", lambda _: None)
     return found
 
 
@@ -139,13 +143,83 @@ def test_a_topic_that_was_never_read_is_made(
     """It is told that the stream refuses whatever is not the topic of before."""
     begun(tmp_path, read="stock")
     code, found, told = spillway(capsys, "--create", root=tmp_path)
-    assert code == 0
+    assert code == 3
     assert [each[0] for each in broker.made] == ["review", "volume"]
     for each in found:
         name = each["topic"]
         ids = f"its id was {name}-then, now {name}-now"
         assert each["problem"] == f"topic {name} was deleted and created again ({ids})"
         assert f"{each['problem']}: the stream refuses it" in told
+
+
+SENDS = {
+    "scenario": ("produce", "sample-day", "--speed", "0"),
+    "recording": ("produce", "--replay", "review.jsonl"),
+}
+
+
+def sent(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, how: str, root: Path
+) -> tuple[int, str]:
+    """Exit code and what was said of a command that sends, in a folder of its own."""
+    monkeypatch.chdir(root)
+    Path("review.jsonl").write_text('{"symbol": "A", "ts": "2026-01-05T14:30:00Z"}\n')
+    options = ["--set", f"kafka.bootstrap_servers={SERVER}", "--set", "warehouse.root=w"]
+    with pytest.raises(SystemExit) as it:
+        cli.main([*options, *SENDS[how]])
+    assert isinstance(it.value.code, int)
+    return it.value.code, " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("how", SENDS)
+def test_a_topic_that_was_read_is_not_made_anew_by_who_sends(
+    how: str,
+    broker: Broker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    begun(tmp_path / "w", read="review")
+    for module in (run, replay):
+        monkeypatch.setattr(module, "Sender", lambda *_: pytest.fail("nothing may be sent"))
+    code, told = sent(capsys, monkeypatch, how, tmp_path)
+    assert code == 3
+    says = f"no topic review on {SERVER}, and the journal of {tmp_path / 'w'} has read it: one that"
+    assert says in told
+    assert not broker.made
+
+
+@pytest.mark.parametrize("read", ["", "stock"])
+@pytest.mark.parametrize("how", SENDS)
+def test_a_topic_that_was_never_read_is_made_by_who_sends(
+    how: str,
+    read: str,
+    broker: Broker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if read:
+        begun(tmp_path / "w", read=read)
+    for module in (run, replay):
+        monkeypatch.setattr(module, "Sender", lambda *_: contextlib.nullcontext(Mute()))
+    code, told = sent(capsys, monkeypatch, how, tmp_path)
+    assert code == 0, told
+    made = {"scenario": ["review", "volume"], "recording": ["review"]}
+    assert [each[0] for each in broker.made] == made[how]
+
+
+class Mute:
+    """A sender that sends nothing."""
+
+    def partitions(self, _: str) -> int:
+        return 4
+
+    def send_rows(self, *_: object) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
 
 
 def test_a_topic_is_read_when_the_journal_has_gone_on_in_it() -> None:

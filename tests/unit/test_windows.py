@@ -231,6 +231,30 @@ def test_late_rows_and_wrong_clocks_are_rejected_by_their_own_row() -> None:
     assert told.times.heard.tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize(
+    ("kafka_ms", "early_s"),
+    [
+        (300_000 * 31_556_952_000, None),  # of the year 301970, which 64 bits do not hold in us
+        (2**63 - 1, None),
+        (-300_000 * 31_556_952_000, 4_613_453_625_627.387),
+        (-(2**63), 4_613_453_625_627.387),
+    ],
+)
+def test_a_kafka_time_beyond_all_microseconds_is_before_or_behind_every_row(
+    kafka_ms: int, early_s: float | None
+) -> None:
+    """Producers date records: in nanoseconds by mistake, say."""
+    plan = compile_streams(query())[0]
+    found = decode(plan, values(0))
+    told = judged(plan, found, np.array([kafka_ms]), np.array([BEGINNING_US]), 5 * MINUTE)
+    assert told.times is not None
+    if early_s is None:
+        assert (told.rejected.tolist(), told.times.heard.tolist()) == ([], [0])
+    else:
+        assert told.reasons == [f"at: {early_s:.3f} s ahead of Kafka, 300 s allowed"]
+        assert told.times.heard.tolist() == []
+
+
 def test_the_watermark_follows_rows_that_the_filter_leaves_out() -> None:
     plan = compile_streams(query())[0]
     found = decode(plan, values(10, 20, price=0))

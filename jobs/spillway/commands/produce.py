@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -43,6 +44,8 @@ def produce(
 ) -> None:
     """Produce a scenario's messages, or replay recorded ones.
 
+    Topics that do not exist are made; not one that the warehouse's journal has read.
+
     Messages of a scenario are written in the format that the query reads their topic in.
     """
     from spillway.produce.bar import progress_bar
@@ -50,7 +53,7 @@ def produce(
     from spillway.produce.replay import replay as replay_file
     from spillway.produce.run import produce as produce_scenario
     from spillway.produce.summary import sent
-    from spillway.topics import unread
+    from spillway.topics import assure_new, unread
     from spillway_schemas.scenario import load_scenario
 
     settings = given.settings()
@@ -59,6 +62,7 @@ def produce(
         raise typer.BadParameter("name a scenario, or a recording with --replay")
     # Before the bar: what is wrong is said alone.
     chosen = None if scenario is None else load_scenario(scenario)
+    assured = partial(assure_new, settings)
     formats = {} if chosen is None else encodings(given.query(settings), settings.registry)
     with progress_bar(console=err) as progress:
         if replay is not None:
@@ -68,6 +72,7 @@ def produce(
                 options=options,
                 topic=topic,
                 speed=speed or None,
+                assure_new=assured,
                 progress=progress,
             )
         else:
@@ -79,6 +84,7 @@ def produce(
                 speed="auto" if speed is None else speed or None,
                 processes=processes,
                 encodings=formats,
+                assure_new=assured,
                 progress=progress,
             )
     out.print(sent(summary, made=replay is None))

@@ -18,7 +18,8 @@ def topics(
     ] = False,
     json_: AsJson = False,
 ) -> None:
-    """List the query's topics: their partitions, and whether they exist. Exit 3 if one does not."""
+    """List the query's topics: their partitions, and whether they exist. Exit 3 if one does not, or
+    is not the one that the journal knows."""
     from spillway import topics as inputs
     from spillway.decode import compile_streams
 
@@ -42,3 +43,5 @@ def topics(
             "topics --create', or name another one in the query",
             FAILED,
         )
+    if any(each.problem for each in found):
+        raise typer.Exit(FAILED)

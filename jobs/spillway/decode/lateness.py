@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from spillway.decode import Decoded, Rows, RowTimes, StreamPlan
-from spillway_schemas.windows import ahead, late
+from spillway_schemas.windows import ahead, early_us, late
 
 
 def judged(
@@ -38,12 +38,12 @@ def judged(
     told = RowTimes(times[~out], heard, heard_us)
     if not out.any():
         return replace(decoded, times=told)
-    early_us = times - kafka_ms[rows] * 1000
+    early = early_us(times, kafka_ms[rows])
     late_us = watermark_us[rows] - times
     reasons = dict(zip(decoded.rejected.tolist(), decoded.reasons, strict=True))
     for at in np.flatnonzero(out).tolist():
         if wrong[at]:
-            reason = f"{early_us[at] / 1e6:.3f} s ahead of Kafka, {ahead_us / 1e6:g} s allowed"
+            reason = f"{early[at] / 1e6:.3f} s ahead of Kafka, {ahead_us / 1e6:g} s allowed"
         else:
             reason = f"late by {late_us[at] / 1e6:.3f} s: the watermark has passed it"
         reasons[int(rows[at])] = f"{plan.time}: {reason}"

@@ -16,7 +16,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spillway.kafka.client import LOOK_ANSWER_S, LOOK_CONNECT_S, KafkaUnavailable, listens
+from spillway.kafka.client import (
+    LOOK_ANSWER_S,
+    LOOK_CONNECT_S,
+    KafkaUnavailable,
+    connected,
+    listens,
+)
 from spillway.kafka.options import COMMITTED_ALONE, python_options
 from spillway_schemas.journal import Offsets
 from spillway_schemas.secret import Options
@@ -82,7 +88,7 @@ class BacklogReader:
             "max_partition_fetch_bytes": FETCH_BYTES,
             "fetch_max_wait_ms": 20,
         }
-        return KafkaConsumer(bootstrap_servers=self._bootstrap.split(","), **config)
+        return connected(KafkaConsumer, self._bootstrap, config)
 
     def _ends(self, read: Offsets) -> Offsets:
         from kafka import TopicPartition

@@ -79,10 +79,8 @@ def cluster(
 
 
 def listens(bootstrap: str, timeout_s: float) -> bool:
-    """Whether a connection to one of the brokers is taken: a quick look before a client's long one.
-
-    A consumer of kafka-python that finds nobody leaves a thread behind; this does not.
-    """
+    """Whether a connection to one of the brokers is taken: a quick look before a client's long
+    one."""
     for server in bootstrap.split(","):
         host, _, port = server.rpartition(":")
         with contextlib.suppress(OSError):
@@ -122,15 +120,24 @@ def told(error: BaseException, options: Options) -> str:
     return hide(f"{name}: {text}" if text else name, options)
 
 
-def _end(admin: Any) -> None:
-    """End a client whose constructor has found nobody. kafka-python does not: its thread would
-    stay, one more with every look at a broker that hangs."""
+def connected(kind: Any, bootstrap: str, config: Mapping[str, Any]) -> Any:
+    """A consumer or an admin client of kafka-python. Raises what its constructor raises.
+
+    A constructor that finds nobody leaves its thread behind, one more with every look at a broker
+    that hangs: that is ended here. A producer starts none before.
+    """
     from kafka.errors import KafkaError
 
-    if hasattr(admin, "_net"):
-        admin._closed = False
-        with contextlib.suppress(KafkaError, OSError):  # why nobody was found is what is told
-            admin.close()
+    client = kind.__new__(kind)
+    try:
+        kind.__init__(client, bootstrap_servers=bootstrap.split(","), **config)
+    except BaseException:
+        if hasattr(client, "_net"):
+            with contextlib.suppress(KafkaError, OSError):  # why nobody was found is what is told
+                client._client.close()
+            client._net.stop()
+        raise
+    return client
 
 
 class KafkaCluster:
@@ -161,15 +168,11 @@ class KafkaCluster:
         with Refusals() as refusals:
             for part_s in parts:
                 config["bootstrap_timeout_ms"] = int(part_s * 1000)
-                self._admin: Any = KafkaAdminClient.__new__(KafkaAdminClient)
                 try:
-                    KafkaAdminClient.__init__(
-                        self._admin, bootstrap_servers=bootstrap.split(","), **config
-                    )
+                    self._admin: Any = connected(KafkaAdminClient, bootstrap, config)
                     return
                 except (KafkaError, OSError) as error:
                     failure = error
-                    _end(self._admin)
                     if refusals.is_certain:
                         break
         if why := refusals.why(self._options):

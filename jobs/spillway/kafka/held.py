@@ -1,4 +1,9 @@
-"""Whether Kafka still holds what was read from it."""
+"""Whether Kafka still holds what was read from it.
+
+Known limitation: that is told by the topic's id and by offsets. After an election of a replica that
+was behind (`unclean.leader.election.enable`) other rows may lie at the same offsets; the journal
+does not know under which leader a row was read.
+"""
 
 from __future__ import annotations
 
@@ -81,8 +86,12 @@ def _losses(
             if each.partition < len(whole) and whole[each.partition] >= each.end:
                 raise TopicProblem(
                     f"{held} up to offset {each.end}, but beyond {newest} a transaction is open "
-                    "again, as after a failover: nothing is lost, and nobody can read it now",
-                    "wait until its producer ends it or transaction.timeout.ms has passed",
+                    "again, as after a failover, and nobody can read it now. By where the "
+                    "partition ends nothing is lost",
+                    "wait until its producer ends it or transaction.timeout.ms has passed. One "
+                    f"that hangs on is ended by 'kafka-transactions.sh abort --topic {name} "
+                    f"--partition {each.partition} --start-offset {newest}', which gives its rows "
+                    "up, those that were read, too",
                 )
             yield InputLoss(each, f"{held} up to offset {newest}, but the input ends at {each.end}")
         elif each.begin < oldest:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from spillway.kafka.client import KafkaUnavailable, told
+from spillway.kafka.client import KafkaUnavailable, connected, told
 from spillway.kafka.options import COMMITTED_ALONE, python_options
 from spillway_schemas.secret import Options
 
@@ -32,7 +32,7 @@ def last_committed(bootstrap: str, options: Options, topic: str, partition: int)
         "metrics_enabled": False,
     }
     try:
-        consumer = KafkaConsumer(bootstrap_servers=bootstrap.split(","), **config)
+        consumer = connected(KafkaConsumer, bootstrap, config)
         try:
             return _last(consumer, topic, partition, time.monotonic() + TIMEOUT_S)
         finally:

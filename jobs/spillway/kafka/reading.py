@@ -22,7 +22,13 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import Fetcher
 from kafka.errors import KafkaError, OffsetOutOfRangeError, TopicAuthorizationFailedError
 
-from spillway.kafka.client import KafkaUnavailable, TopicProblem, absent_remedy, told
+from spillway.kafka.client import (
+    KafkaUnavailable,
+    TopicProblem,
+    absent_remedy,
+    connected,
+    told,
+)
 from spillway.kafka.options import COMMITTED_ALONE, check_files, python_options
 from spillway.kafka.wire import BatchDamaged, BatchHeader, Records, committed, headers, read_records
 from spillway_schemas.secret import Options
@@ -144,7 +150,7 @@ class TopicReader:
         self._batch_bytes: dict[str, int] = {}
         """The largest batch in a topic's last answer."""
         try:
-            self._consumer = KafkaConsumer(bootstrap_servers=bootstrap.split(","), **config)
+            self._consumer = connected(KafkaConsumer, bootstrap, config)
         except (KafkaError, OSError) as error:
             raise self._unavailable(error) from error
         self._consumer._fetcher.PartitionRecords = partial(_Answers, self._came_to)

@@ -46,6 +46,8 @@ _CRC_FROM = struct.calcsize(">qiibI")
 _LENGTH_FROM = struct.calcsize(">qi")
 _CODEC, _LOG_APPEND, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
 _GZIP, _SNAPPY, _LZ4, _ZSTD = 1, 2, 3, 4
+_CONTROL_KEY = struct.Struct(">hh")
+_ABORT = 0
 _XERIAL = b"\x82SNAPPY\x00"
 _UNREADABLE = (
     OSError, EOFError, RuntimeError, ValueError, zlib.error, struct.error, pa.ArrowException
@@ -148,20 +150,23 @@ def committed(
             given_up.add(begun.pop(0)[0])
         if header.is_control:
             # Compaction may take the record and leave the batch; the transaction's are gone then.
-            if header.records and not _is_commit(header, data):
+            if header.records and _aborts(header, data):
                 given_up.discard(header.producer)
         elif not (header.is_transactional and header.producer in given_up):
             kept.append(header)
     return kept
 
 
-def _is_commit(header: BatchHeader, data: bytes | bytearray | memoryview) -> bool:
-    """Whether a control batch commits: its one record's key is a version and a kind, 1 of which
-    commits."""
+def _aborts(header: BatchHeader, data: bytes | bytearray | memoryview) -> bool:
+    """Whether a control batch ends a transaction that was given up: its one record's key is a
+    version and a kind, of which 0 aborts and 1 commits. Clients pass over those that they do not
+    know. Raises `BatchDamaged`."""
     body = _body(header, data)
     fields = _fields(np.frombuffer(body, np.uint8), np.zeros(1, np.int64))
-    kind: int = struct.unpack_from(">h", body, int(fields.key_begins[0]) + 2)[0]
-    return kind == 1
+    if fields.key_sizes[0] < _CONTROL_KEY.size:
+        raise BatchDamaged(f"the control batch at offset {header.base_offset} has no kind")
+    _, kind = _CONTROL_KEY.unpack_from(body, int(fields.key_begins[0]))
+    return bool(kind == _ABORT)
 
 
 def read_records(
@@ -394,6 +399,8 @@ class _Fields:
     ms_deltas: I64
     offset_deltas: I64
     key_begins: I64
+    key_sizes: I64
+    """-1: null."""
     value_begins: I64
     value_sizes: I64
     """-1: null."""
@@ -409,7 +416,7 @@ def _fields(data: Bytes, begins: I64) -> _Fields:
     # Subtracted, not added: a size near 2**63 would wrap, and the views would point anywhere.
     if (size > end - value).any() or (size < -1).any() or (key_size < -1).any():
         raise BatchDamaged("a record is longer than it says")
-    return _Fields(ms, offset, key, value, size)
+    return _Fields(ms, offset, key, key_size, value, size)
 
 
 def _varints(data: Bytes, at: I64) -> tuple[I64, I64]:

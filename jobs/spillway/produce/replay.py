@@ -15,11 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spillway.kafka.client import cluster, demand_listener
+from spillway.kafka.client import demand_listener
 from spillway.produce.keys import partitions_of
 from spillway.produce.recording import Piece, pieces
 from spillway.produce.send import Sender
 from spillway.produce.summary import ProducedTally, ProduceProgress, Report, Summary
+from spillway.produce.topics import AssureNew, any_is_new, create_topics
 from spillway_schemas.secret import Options
 
 TICK_S = 0.05
@@ -33,6 +34,7 @@ def replay(
     topic: str | None = None,
     speed: float | None = None,
     partitions: int = 4,
+    assure_new: AssureNew = any_is_new,
     progress: Report | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
@@ -47,6 +49,7 @@ def replay(
         speed: 1.0 keeps the recording's own timing, 60.0 is sixty times as fast, None is as fast
             as possible.
         partitions: of topics that do not exist yet.
+        assure_new: raises where one of these topics, which do not exist, may not be made.
         progress: called now and then.
         clock, sleep: time, for tests.
 
@@ -58,12 +61,15 @@ def replay(
     begun = clock()
     tallies: dict[str, ProducedTally] = {}
     # All of it is read before any of it is sent: half a recording would be hard to take back.
-    total = sum(len(piece.topics) for piece in pieces(path, topic))
+    total, topics = 0, set[str]()
+    for piece in pieces(path, topic):
+        total += len(piece.topics)
+        topics.update(piece.topics)
     demand_listener(bootstrap)
+    create_topics(dict.fromkeys(topics, partitions), bootstrap, options, assure_new)
     with Sender(bootstrap, options) as sender:
         timer = _Timer(speed, clock, sleep)
         for piece in pieces(path, topic):
-            _create_topics(set(piece.topics) - set(tallies), partitions, bootstrap, options)
             for lo, hi in timer.ready(piece.at_ms):
                 _send(sender, piece, lo, hi, tallies)
                 if progress is not None:
@@ -72,15 +78,6 @@ def replay(
                     progress(ProduceProgress(sent, total, size, clock() - begun))
         sender.flush()
     return Summary(topics=list(tallies.values()), seconds=clock() - begun, processes=1)
-
-
-def _create_topics(
-    names: set[str], partitions: int, bootstrap: str, options: Options | None
-) -> None:
-    if names:
-        with cluster(bootstrap, options) as view:
-            fresh = names - set(view.existing_topics())
-            view.create_topics(dict.fromkeys(sorted(fresh), partitions))
 
 
 def _send(

@@ -22,12 +22,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spillway.kafka.client import KafkaUnavailable, cluster, demand_listener
+from spillway.kafka.client import KafkaUnavailable, demand_listener
 from spillway.produce.encode import Encoding
 from spillway.produce.generate import GeneratedRows, StreamGenerator, sources
 from spillway.produce.keys import partitions_of
 from spillway.produce.send import Sender
 from spillway.produce.summary import ProducedTally, ProduceProgress, Report, Summary
+from spillway.produce.topics import AssureNew, any_is_new, create_topics
 from spillway_schemas.scenario import Scenario
 from spillway_schemas.secret import Options
 
@@ -64,6 +65,7 @@ def produce(
     processes: int | None = None,
     kafka_time: KafkaTime = "now",
     encodings: Mapping[str, Encoding] | None = None,
+    assure_new: AssureNew = any_is_new,
     progress: Report | None = None,
 ) -> Summary:
     """Create the scenario's topics where they do not exist, and send all of its messages.
@@ -78,6 +80,7 @@ def produce(
         kafka_time: the records' Kafka timestamps: `now`, or the arrival in the scenario (then
             retention and `--at close` go by the scenario's day).
         encodings: by topic, how messages are written where that is not JSON.
+        assure_new: raises where one of these topics, which do not exist, may not be made.
         progress: called now and then.
 
     Returns the summary once the broker has acknowledged everything. Raises KafkaUnavailable,
@@ -88,7 +91,9 @@ def produce(
     if speed is not None and not speed > 0:
         raise ValueError(f"speed must be above 0, not {speed}")
     demand_listener(bootstrap)
-    _create_topics(scenario, bootstrap, options or {})
+    # One that exists is used as it is, whatever its number of partitions.
+    topics = dict.fromkeys(map(scenario.topic, scenario.streams), scenario.partitions)
+    create_topics(topics, bootstrap, options, assure_new)
     begun = time.monotonic()
     all_sources = sources(scenario)
     total = sum(source.rows for source in all_sources)
@@ -114,18 +119,6 @@ def produce(
     by_topic = {t.topic: t for t in tallies}
     ordered = [by_topic[scenario.topic(s)] for s in scenario.streams]
     return Summary(topics=ordered, seconds=time.monotonic() - begun, processes=count)
-
-
-def _create_topics(scenario: Scenario, bootstrap: str, options: Options) -> None:
-    with cluster(bootstrap, options) as view:
-        existing = set(view.existing_topics())
-        # One that exists is used as it is, whatever its number of partitions.
-        fresh = {
-            topic: scenario.partitions
-            for topic in map(scenario.topic, scenario.streams)
-            if topic not in existing
-        }
-        view.create_topics(fresh)
 
 
 class _Meter:

@@ -16,15 +16,19 @@ the first has said.
     otherwise, with a schema        that schema
     otherwise                       the registry is asked; what it says is published first
 
-T is the time at which the registry was asked, by the clock of the one who asked. A message that
-Kafka has from later has a wrong clock behind it, or a faster one. The verdict on it holds for
-messages of just its time: were T moved up to it, one message of the year 2100 would reject all
-of the years until then.
+T is not after the time at which the registry was asked. It is by the clock of the process that
+made this: a copy that goes to a worker takes the time along at which it went, for one worker whose
+clock is a day fast would reject a day of an id that is registered meanwhile. A message that Kafka
+has from later has a wrong clock behind it, or a faster one. The verdict on it holds for messages
+of just its time: were T moved up to it, one message of the year 2100 would reject all of the years
+until then. Of such times an id has at most `MOST_RUNS` runs behind T. Where it would have more,
+the file that would make them so says *absent*, too, of what lies in the smallest gaps between
+them.
 
 Invariants:
 
-* A verdict never changes: *absent* is published for messages that no file said anything of, and
-  nothing behind a schema.
+* A verdict never changes: *absent* is published for messages that no file said anything of, before
+  any was judged by a schema, and nothing behind a schema.
 * A schema's id is asked for once in the warehouse's life, not once a worker. What stays in a
   process is what files say, and only a cache.
 * A registry that does not answer gives no verdict: nothing is published.
@@ -42,6 +46,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -53,9 +58,17 @@ from spillway_schemas.formats import Absence, Resolved, WriterSchema
 
 FOLDER = "schemas"
 
+MOST_RUNS = 1_000
+"""Of single times at which an id is absent: all of them are held, and read, at once."""
+
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _then(ms: int) -> int:
+    """The time that a copy took along."""
+    return ms
 
 
 class KnownSchemas:
@@ -74,8 +87,8 @@ class KnownSchemas:
         self._cached: dict[int, _Said] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what this process has read."""
-        return {**self.__dict__, "_cached": {}}
+        """Without what this process has read, and with its time."""
+        return {**self.__dict__, "_cached": {}, "_now_ms": partial(_then, self._now_ms())}
 
     def resolve(self, schema_id: int, kafka_ms: npt.NDArray[np.int64]) -> Resolved:
         """What an id means: see `Writers`. Raises RegistryUnavailable, RegistryRefuses,
@@ -83,7 +96,7 @@ class KnownSchemas:
         said = self._read(schema_id)
         while not said.says_of(kafka_ms):
             unsaid = kafka_ms[~said.absence.covers(kafka_ms)]
-            said = self._add(schema_id, said, self._asked(schema_id, unsaid))
+            said = self._add(schema_id, said, self._asked(schema_id, said, unsaid))
         self._cached[schema_id] = said
         return Resolved(said.schema, said.absence, said.why)
 
@@ -107,7 +120,10 @@ class KnownSchemas:
                 return said
             said = said.and_then(_decoded(data, name, self._place))
 
-    def _asked(self, schema_id: int, kafka_ms: npt.NDArray[np.int64]) -> dict[str, Any]:
+    def _asked(
+        self, schema_id: int, said: _Said, kafka_ms: npt.NDArray[np.int64]
+    ) -> dict[str, Any]:
+        """The content of the next file. `said`: of those before."""
         # Read before the registry is asked: what comes while it answers may have a schema.
         now_ms = self._now_ms()
         try:
@@ -118,6 +134,9 @@ class KnownSchemas:
                 absence = Absence(int(kafka_ms.max()))
             else:
                 absence = Absence.of(now_ms, kafka_ms)
+                whole = said.absence | absence
+                if len(whole.ahead_ms) > MOST_RUNS:
+                    absence = whole.within(MOST_RUNS)
             return {
                 "absent_until_ms": absence.until_ms,
                 "absent_at_ms": absence.ahead_ms,

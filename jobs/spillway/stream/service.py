@@ -108,7 +108,7 @@ class Stream:
         self._asked_at = 0.0
         """When Kafka was last asked for its topics, while no row is read."""
         self._misses_topic = False
-        """Whether one of them was gone then."""
+        """Whether one of them was gone then, in this hold."""
 
     @cached_property
     def spec(self) -> TreeSpec:
@@ -404,6 +404,7 @@ class Stream:
         elif self._held or query.has_refused:
             query.stop()
             query.start(self.driver.state.end, self._wanted_rows)
+            self._misses_topic = False  # a look in the next hold is not the second in a row
         self._held = held
         return bool(held)
 
