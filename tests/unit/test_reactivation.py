@@ -418,6 +418,22 @@ def test_what_was_remembered_is_forgotten_by_a_spill_while_nothing_may_come_back
     assert not slots.voided
 
 
+def test_what_is_spilled_while_intake_is_held_comes_back_afterwards(slots: Slots) -> None:
+    """Its generations of before are remembered, too: all of them, newest first."""
+    slots.run(rows_from(0, 30), forced_bytes=10**9)
+    slots.options["may_return"] = False
+    slots.run(rows_from(100, 30), forced_bytes=10**9)
+    for _ in range(8):
+        slots.run([])
+    assert not slots.voided
+    slots.options["may_return"] = True
+    for n in range(12):
+        slots.run(rows_from(900 + 20 * n, 6))
+    assert {cut.epoch for cut in slots.voided} == {0, 1}
+    slots.run([], seal=DAY)
+    assert slots.at_run_time[DAY] + slots.clean(DAY) == slots.reference.everything(DAY)
+
+
 def test_a_file_that_cannot_be_read_now_is_tried_again(
     slots: Slots, monkeypatch: pytest.MonkeyPatch
 ) -> None:
