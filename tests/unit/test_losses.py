@@ -335,6 +335,18 @@ def test_of_an_open_session_it_is_a_command(day: SpilledDay, kafka: Callable[...
     assert [each.lost_to["t"] for each in asked_for(w)] == [[ROWS + 5], [ROWS + 7]]
 
 
+def test_a_stream_that_reads_no_rows_takes_up_a_loss_at_its_next_start(
+    day: SpilledDay, kafka: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka(ROWS + 5, newest=ROWS + 9)
+    monkeypatch.setattr("spillway.losses.intake_held", lambda _: "it has as many as it may have")
+    answer = answered(day.warehouse(), NEXT)
+    assert accepted_lines(NEXT, answer)[2] == (
+        "Next: stop `spillway stream` and start it again, with a higher results.max_per_session: "
+        "until then it neither reads rows nor takes up a loss"
+    )
+
+
 @pytest.mark.parametrize(
     ("oldest", "more", "why"),
     [
