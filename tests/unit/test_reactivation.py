@@ -20,9 +20,9 @@ from spillway.engine.spill.spilling import Limits, choose_returns, choose_victim
 from spillway.engine.state.kept import KEPT_FIELDS, KeptGenerations
 from spillway.engine.state.statefiles import FIGURES_SCHEMA
 from spillway.engine.statistics import Counters, Figures, figures_table
+from spillway.policy.automatic import reactivation_for
 from spillway.policy.reactivation import MARGIN, POLICIES, Candidates, Residents, returning
 from spillway.policy.victims import VictimContext
-from spillway.stream.start import reactivation_for
 from spillway_schemas.journal import KEPT_GENERATIONS, FileRecord, Prefix, SlotReport
 from spillway_schemas.setting_fields import SpillSettings
 from tests.property.reference import Row
