@@ -213,6 +213,10 @@ def test_verify_ends_a_day_whose_loss_is_accepted_and_no_other(
     assert (last.event, last.complete, last.expected) == ("verified", False, None)
     kafka(0)  # other rows may have these offsets by now
     assert proved_().complete is False
+    loss = {"ranges": [LostRange(topic="t", partition=0, begin=0, end=7)], "reason": "", "by": ""}
+    told = AcceptedLoss.model_validate(loss).model_dump()
+    w.sessions.append(SessionEvent(session=DAY, event="accepted", details={"loss": told}))
+    assert "somebody has accepted that: no reason given" in proved_().details["problems"][0]
     kafka(9)  # more is gone than was accepted
     with pytest.raises(InputGone, match="from offset 9 on"):
         proved_()
