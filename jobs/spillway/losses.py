@@ -5,7 +5,8 @@ with the reason:
 
 * *The session is open*: as a command. The stream obeys it in an epoch of its own: it goes on behind
   what nobody had read, and does without what it would read again (`spillway.protocol.losses`). It
-  need not run until then: where it refuses to start because of these rows, it starts now.
+  need not run until then: where it refuses to start because of these rows, it starts now. One
+  that reads no rows because of `results.max_per_session` obeys it at its next start.
 * *It is sealed*: as an event of `sessions`, for the stream has nothing to do with it. From then on
   cleanup does without these rows. Accepting again, when more is gone, takes the place of what was
   accepted before; and where Kafka holds everything again, that is taken back.
@@ -22,6 +23,7 @@ from spillway.clock import Clock, rfc3339
 from spillway.kafka.client import KafkaCluster, TopicMissing, cluster, demand_listener
 from spillway.kafka.held import InputLoss, input_losses
 from spillway.protocol.deferral import deferred_rows
+from spillway.protocol.limit import intake_held
 from spillway.protocol.losses import gone_from, lost_ranges, obey_losses
 from spillway.protocol.offsets import greater, least, padded, partitions, reaches, rows_between
 from spillway.protocol.plan import unseen
@@ -58,6 +60,8 @@ class LossAnswer:
     """Of an open session: lost offsets that the stream had not read; None: it is sealed."""
     of_before: bool = False
     """They are of the session before: reading again begins where an epoch ended."""
+    held: bool = False
+    """The stream reads no rows (`intake_held`), and takes up no loss until it is started again."""
 
 
 def accept_loss(
@@ -159,7 +163,8 @@ def _of_the_open_session(
         )
     end = padded(state.end, lost_to)
     loss = AcceptedLoss(ranges=ranges, reason=reason, by=by)
-    return LossAnswer(loss, rows_between(end, greater(end, lost_to)), of_before=not own)
+    never_read = rows_between(end, greater(end, lost_to))
+    return LossAnswer(loss, never_read, of_before=not own, held=bool(intake_held(state)))
 
 
 def _ends_early(view: KafkaCluster, state: JournalState) -> str:

@@ -101,6 +101,25 @@ def test_charts_name_the_zone_and_say_utc(window: Page, url: str) -> None:
         assert tip.splitlines()[0] == "09:30:00 EST, 14:30:00 UTC"
 
 
+def test_the_map_says_what_a_spill_would_take_next(window: Page, url: str) -> None:
+    look(window, url, "open-2", "groups")
+    told = window.locator(".map .cell")
+    expect(window.locator(".scale")).to_contain_text(
+        re.compile(r"eviction line: a spill now takes groups up to [\d.,]+.* a KiB")
+    )
+    next_ = window.evaluate(
+        "async () => (await (await fetch('data/groups')).json()).cells.spills_next"
+    )
+    assert {0, 1} == set(next_)
+    for taken in (0, 1):
+        told.nth(next_.index(taken)).hover()
+        tip = window.locator(".tip p")
+        expect(tip).to_contain_text("slot")
+        assert ("next to be spilled" in tip.inner_text()) == bool(taken)
+    window.locator("label:has(input[value=bytes])").click()
+    expect(window.locator(".scale")).not_to_contain_text("eviction line")
+
+
 def test_many_slots_are_a_page_that_can_be_read(window: Page, url: str) -> None:
     """The results' chart was as high as twelve others, and the map a row of the page for each."""
     look(window, url, "open-64")

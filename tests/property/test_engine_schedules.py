@@ -252,6 +252,7 @@ def run(schedule: Schedule) -> Slots:
             # Now and then the setting is another one, as after a start.
             other = draw.random() < 0.1
             slots.options["reactivation"] = "off" if other else schedule.reactivation
+            slots.options["may_return"] = draw.random() < 0.8
             seal = DAYS[0] if epoch.seal and not sealed else None
             if seal is not None:
                 sealed, offset = True, slots.first_day_ends

@@ -58,7 +58,7 @@ def run(number: int, seed: int, *, calm: bool = False) -> TreeSlots:
             },
             elsewhere=rng.choice([frozenset(), frozenset(range(SLOTS))]),
         )
-        midway = random.Random(seed + 3)
+        midway, held = random.Random(seed + 3), random.Random(seed + 5)
         for _ in range(rng.randint(2, 6)):
             happens: dict[str, Any] = {
                 "struck": struck(day, midway) if midway.random() < 0.15 else None,
@@ -66,6 +66,7 @@ def run(number: int, seed: int, *, calm: bool = False) -> TreeSlots:
                 "thrown_away": rng.choice([0, 0, 0, 1]),
                 "zombie": rng.random() < 0.1,
             }
+            day.options["may_return"] = held.random() < 0.8
             day.epoch(rows_of(day, rng, values), **happens, **moved_or_lost(day, rng))
         after = random.Random(seed + 2)
         goes_on = after.random() < 0.3

@@ -113,7 +113,7 @@ class TreeSlots:
     distribution: str = "all"
     """Of the joins' first groups over the slots."""
     partitions: int = 2
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
     """Of every step's task."""
     elsewhere: frozenset[int] = frozenset()
     """Slots on another host: what they get goes through the shuffle."""

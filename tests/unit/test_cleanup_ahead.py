@@ -188,7 +188,7 @@ def test_what_was_read_without_lost_rows_stays_doubtful_when_the_loss_is_taken_b
         StreamPlan(each.name, each.name, i, each.payload, each.payload)
         for i, each in enumerate(OUTER.inputs)
     )
-    first, _, last = streams
+    first, middle, last = streams
     again = Restore(frozenset(), {first.topic: [5]}, {first.topic: [9]}, (), ())
     work = replace(module.work_of(w, DAY, ""), again=again)
 
@@ -206,6 +206,12 @@ def test_what_was_read_without_lost_rows_stays_doubtful_when_the_loss_is_taken_b
     w.apply_deferred(DAY, [])
     assert work.doubtful(w, OUTER.root, streams) == {first.index}
     assert work.doubtful(w, SPEC.root, streams) == frozenset()
+    # Nor is it known that rows had been read whole before anybody accepted that they are lost.
+    whole = Restore(frozenset(), {middle.topic: [5]}, {middle.topic: [9]}, (), ())
+    work = replace(work, again=whole)
+    assert work.doubtful(w, OUTER.root, streams) == frozenset()
+    accept(LostRange(topic=middle.topic, partition=0, begin=0, end=6))
+    assert work.doubtful(w, OUTER.root, streams) == {middle.index}
 
 
 def test_the_topics_that_have_rows_in_no_file() -> None:

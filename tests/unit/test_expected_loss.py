@@ -39,6 +39,7 @@ from spillway.policy.arrivals import (
     persistence,
     rate_to_come,
 )
+from spillway.policy.automatic import victims_for
 from spillway.policy.expected import (
     Growth,
     expected_gain,
@@ -48,7 +49,6 @@ from spillway.policy.expected import (
     without_generation,
 )
 from spillway.policy.victims import POLICIES, GroupFigures, VictimContext, victim_order
-from spillway.stream.start import victims_for
 from spillway_schemas.journal import Prefix
 from spillway_schemas.setting_fields import SpillSettings
 

@@ -15,9 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spillway.engine.spill.spilling import Limits, choose_victims
+from spillway.engine.statistics import Counters, Figures
 from spillway.live import views, watch
-from spillway.live.groups import GroupTable, cells, eviction_line, groups_view, look_at_groups
+from spillway.live.groups import GroupTable, cells, groups_view, look_at_groups, next_to_be_spilled
 from spillway.live.watch import PageLook, Watch
+from spillway.policy.victims import VictimContext
 from spillway.readmodel.groups import GroupStates
 from spillway.readmodel.model import ReadModel
 from spillway.report.model import Cleaning, Status
@@ -26,6 +29,7 @@ from spillway.tables import Warehouse
 from spillway_schemas.commands import SealCommand, WithdrawCommand
 from spillway_schemas.hash_space import UnknownJoin
 from spillway_schemas.journal import Prefix
+from spillway_schemas.setting_fields import SpillSettings
 from spillway_schemas.settings import Settings, load_settings
 from tests.commands import command_of
 from tests.page_warehouse import BUDGET, page_day, write_page_warehouse
@@ -54,6 +58,9 @@ def settings(root: Path) -> Settings:
 @pytest.fixture(autouse=True)
 def var(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
+
+
+SPILL = SpillSettings()
 
 
 def folded(made: Made) -> ReadModel:
@@ -323,7 +330,7 @@ def test_the_map_holds_every_group_once(owners: list[tuple[int, int]], most: int
 def test_the_table_sorts_and_searches_all_groups(tmp_path: Path) -> None:
     made = page_day(60)
     warehouse = write_page_warehouse(tmp_path / "w", made)
-    groups = look_at_groups(warehouse, folded(made))
+    groups = look_at_groups(warehouse, folded(made), SPILL)
 
     def asked(order: str = "bytes", search: str = "", most: int = 10) -> Any:
         return groups_view(groups, order, descending=True, search=search, most=most)
@@ -498,7 +505,7 @@ def test_who_sealed_and_why_is_known() -> None:
 def test_a_tree_s_groups_can_be_chosen_by_join(tmp_path: Path) -> None:
     made = tree_page_day(tmp_path, 24)
     warehouse = write_page_warehouse(tmp_path / "w", made)
-    groups = look_at_groups(warehouse, folded(made))
+    groups = look_at_groups(warehouse, folded(made), SPILL)
 
     def asked(join: str = "", search: str = "", most: int = 500) -> Any:
         return groups_view(groups, "group", descending=False, search=search, most=most, join=join)
@@ -521,7 +528,9 @@ def test_a_tree_s_groups_can_be_chosen_by_join(tmp_path: Path) -> None:
 
 def test_a_cell_of_a_tree_is_of_one_join(tmp_path: Path) -> None:
     made = tree_page_day(tmp_path, 24, slots=3)
-    found = cells(look_at_groups(write_page_warehouse(tmp_path / "w", made), folded(made)), 9)
+    found = cells(
+        look_at_groups(write_page_warehouse(tmp_path / "w", made), folded(made), SPILL), 9
+    )
     first, last = ([name.split(":")[0] for name in each] for each in (found.first, found.last))
     assert first == last
     assert len(found.first) > 12
@@ -531,16 +540,85 @@ def test_a_cell_of_a_tree_is_of_one_join(tmp_path: Path) -> None:
 
 def test_one_join_has_no_joins_to_choose_from(tmp_path: Path) -> None:
     made = page_day(24)
-    groups = look_at_groups(write_page_warehouse(tmp_path / "w", made), folded(made))
+    groups = look_at_groups(write_page_warehouse(tmp_path / "w", made), folded(made), SPILL)
     found = groups_view(groups, "group", descending=False, search="", most=2)
     assert found.joins == []
     assert [row.group for row in found.rows] == ["9/0", "9/1"]
 
 
-def test_the_eviction_line_is_where_the_poorest_part_of_memory_ends() -> None:
-    states = GroupStates.nothing(40)
-    assert eviction_line(states) is None
-    size = np.array([*[1024] * 39, 0])
-    loss = np.array([*range(39, 0, -1), 0]) * 2.0
-    # Of 39 KiB a twentieth: the two poorest that hold anything.
-    assert eviction_line(replace(states, bytes=size, expected_loss=loss)) == 4
+# --- the eviction line -----------------------------------------------------------------------
+
+
+def of_slots(slot: list[int], kib: list[int], loss_per_kib: list[float]) -> tuple[Any, GroupStates]:
+    size = np.array(kib, dtype=np.int64) * 1024
+    loss = np.array(loss_per_kib) * np.array(kib)
+    states = replace(GroupStates.nothing(len(slot)), bytes=size, expected_loss=loss)
+    return np.array(slot, dtype=np.int64), states
+
+
+def test_each_slot_spills_the_poorest_of_its_own_groups_next() -> None:
+    slot, states = of_slots([2, 0, 2, 0, 2, 0], [5, 4, 4, 4, 1, 0], [1, 9, 2, 8, 3, 0])
+    found = next_to_be_spilled(slot, states, 0.5)
+    assert np.flatnonzero(found).tolist() == [0, 3], "exactly a half, and not what holds nothing"
+    assert np.flatnonzero(next_to_be_spilled(slot, states, 0.6)).tolist() == [0, 1, 2, 3]
+    assert not next_to_be_spilled(slot, GroupStates.nothing(6), 0.5).any()
+
+
+def test_it_is_what_the_rule_of_spills_would_take() -> None:
+    """The same groups as the engine's choice, of equal ones the larger first."""
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        slot, states = of_slots(
+            [0] * 30, rng.integers(0, 9, 30).tolist(), rng.integers(0, 4, 30).astype(float).tolist()
+        )
+        size = states.bytes
+        counters = Counters.zeros(len(size))
+        figures = Figures(size[None], size, size * 0, counters, states.expected_loss)
+        memory = int(states.bytes.sum())
+        limits = Limits(memory, 0.99, 0.2, 10**9)
+        victims = choose_victims(
+            {DAY: figures}, limits, "expected-loss", VictimContext(0, 0, 0)
+        ).groups[DAY]
+        assert next_to_be_spilled(slot, states, 0.2).tolist() == victims.tolist()
+
+
+def test_the_page_shows_the_lines_of_all_slots_and_of_all_joins(tmp_path: Path) -> None:
+    made = tree_page_day(tmp_path, 24, slots=3)
+    warehouse = write_page_warehouse(tmp_path / "w", made)
+
+    def looked(fraction: float = 0.3, victims: Any = "expected-loss") -> GroupTable:
+        spill = SpillSettings(fraction=fraction, victims=victims)
+        return look_at_groups(warehouse, folded(made), spill)
+
+    def asked(table: GroupTable, join: str = "") -> Any:
+        return groups_view(table, "group", descending=False, search="", most=2, join=join)
+
+    table = looked()
+    loss = np.random.default_rng(1).random(256) * 1e6
+    figures = replace(table.figures, expected_loss=loss)
+    next_ = next_to_be_spilled(table.slot, figures, 0.3)
+    table = replace(table, figures=figures, spills_next=next_)
+    lines = [figures.loss_per_kib[(table.slot == slot) & next_].max() for slot in range(3)]
+    everything, parts = asked(table), [asked(table, name) for name in JOINS]
+    assert everything.line == (round(min(lines), 4), round(max(lines), 4))
+    assert {each.line for each in parts} == {everything.line}
+    for join, each in enumerate(parts):
+        assert sum(each.cells.spills_next) == next_[64 * join : 64 * (join + 1)].sum()
+    assert sum(everything.cells.spills_next) == next_.sum() > 0
+
+    def taken(table: GroupTable) -> int:
+        return sum(asked(table).cells.spills_next)
+
+    assert taken(looked(0.6)) > taken(looked(0.3)) > 0
+    for other in ("automatic", "largest"):
+        assert asked(looked(victims=other)).line is None, "of a tree, local output"
+        assert taken(looked(victims=other)) == 0
+
+
+def test_of_one_join_the_line_is_shown_by_itself(tmp_path: Path) -> None:
+    made = page_day(24)
+    warehouse = write_page_warehouse(tmp_path / "w", made)
+    table = look_at_groups(warehouse, folded(made), SPILL)
+    found = groups_view(table, "group", descending=False, search="", most=2)
+    assert found.line is not None
+    assert sum(found.cells.spills_next) > 0

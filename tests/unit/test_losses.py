@@ -213,6 +213,10 @@ def test_verify_ends_a_day_whose_loss_is_accepted_and_no_other(
     assert (last.event, last.complete, last.expected) == ("verified", False, None)
     kafka(0)  # other rows may have these offsets by now
     assert proved_().complete is False
+    loss = {"ranges": [LostRange(topic="t", partition=0, begin=0, end=7)], "reason": "", "by": ""}
+    told = AcceptedLoss.model_validate(loss).model_dump()
+    w.sessions.append(SessionEvent(session=DAY, event="accepted", details={"loss": told}))
+    assert "somebody has accepted that: no reason given" in proved_().details["problems"][0]
     kafka(9)  # more is gone than was accepted
     with pytest.raises(InputGone, match="from offset 9 on"):
         proved_()
@@ -333,6 +337,18 @@ def test_of_an_open_session_it_is_a_command(day: SpilledDay, kafka: Callable[...
     kafka(ROWS + 7, newest=ROWS + 9)
     assert answered(w, NEXT).never_read == 7
     assert [each.lost_to["t"] for each in asked_for(w)] == [[ROWS + 5], [ROWS + 7]]
+
+
+def test_a_stream_that_reads_no_rows_takes_up_a_loss_at_its_next_start(
+    day: SpilledDay, kafka: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka(ROWS + 5, newest=ROWS + 9)
+    monkeypatch.setattr("spillway.losses.intake_held", lambda _: "it has as many as it may have")
+    answer = answered(day.warehouse(), NEXT)
+    assert accepted_lines(NEXT, answer)[2] == (
+        "Next: stop `spillway stream` and start it again, with a higher results.max_per_session: "
+        "until then it neither reads rows nor takes up a loss"
+    )
 
 
 @pytest.mark.parametrize(

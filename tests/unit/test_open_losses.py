@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -451,6 +452,28 @@ def test_a_query_that_runs_is_stopped_for_a_loss_and_started_behind_it(running: 
         "start at 7",
         "stop",
     ]
+
+
+def test_while_intake_is_held_a_loss_waits_for_the_next_start(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = itertools.count()
+
+    def held(_: JournalState) -> str:
+        n = next(looks)
+        if n == 3:
+            running.ask(closing(ends(9, 9, 9)), losing(ends(7, 0, 0)))
+        if n == 9:
+            running.stream.watcher.stop.set()
+        return "it has as many as it may have"
+
+    monkeypatch.setattr("spillway.stream.service.intake_held", held)
+    monkeypatch.setattr(running.stream, "_look_at_topics", lambda: None)
+    assert running.run() == ["stop", "epoch close (-1)", "stop"]
+    running.told.clear()
+    running.stream.watcher.stop.clear()
+    looks = itertools.count(8)
+    assert running.run() == ["epoch l (1)", "stop"]
 
 
 def test_a_query_that_rows_are_gone_for_goes_on_when_that_is_accepted(running: Running) -> None:

@@ -20,9 +20,9 @@ from spillway.engine.spill.spilling import Limits, choose_returns, choose_victim
 from spillway.engine.state.kept import KEPT_FIELDS, KeptGenerations
 from spillway.engine.state.statefiles import FIGURES_SCHEMA
 from spillway.engine.statistics import Counters, Figures, figures_table
+from spillway.policy.automatic import reactivation_for
 from spillway.policy.reactivation import MARGIN, POLICIES, Candidates, Residents, returning
 from spillway.policy.victims import VictimContext
-from spillway.stream.start import reactivation_for
 from spillway_schemas.journal import KEPT_GENERATIONS, FileRecord, Prefix, SlotReport
 from spillway_schemas.setting_fields import SpillSettings
 from tests.property.reference import Row
@@ -416,6 +416,22 @@ def test_what_was_remembered_is_forgotten_by_a_spill_while_nothing_may_come_back
     for n in range(8):
         slots.run(rows_from(900 + 20 * n, 6))
     assert not slots.voided
+
+
+def test_what_is_spilled_while_intake_is_held_comes_back_afterwards(slots: Slots) -> None:
+    """Its generations of before are remembered, too: all of them, newest first."""
+    slots.run(rows_from(0, 30), forced_bytes=10**9)
+    slots.options["may_return"] = False
+    slots.run(rows_from(100, 30), forced_bytes=10**9)
+    for _ in range(8):
+        slots.run([])
+    assert not slots.voided
+    slots.options["may_return"] = True
+    for n in range(12):
+        slots.run(rows_from(900 + 20 * n, 6))
+    assert {cut.epoch for cut in slots.voided} == {0, 1}
+    slots.run([], seal=DAY)
+    assert slots.at_run_time[DAY] + slots.clean(DAY) == slots.reference.everything(DAY)
 
 
 def test_a_file_that_cannot_be_read_now_is_tried_again(

@@ -255,14 +255,21 @@ def test_the_verdict_is_what_is_seen_first(day, event, kind, words):
     assert words in "".join(banner.itertext())
 
 
-def test_why_a_loss_was_accepted_is_told(day):
+@pytest.mark.parametrize(
+    ("by", "reason", "words"),
+    [
+        ("ada", "a week of <b>retention", "ada: a week of <b>retention"),
+        ("", "", "somebody: no reason given"),
+    ],
+)
+def test_why_a_loss_was_accepted_is_told(day, by, reason, words):
     lost = {"topic": "stock", "partition": 0, "begin": 0, "end": 5}
-    loss = {"ranges": [lost], "reason": "a week of <b>retention", "by": "ada"}
+    loss = {"ranges": [lost], "reason": reason, "by": by}
     day[1].sessions.append(SessionEvent(session=DAY, event="accepted", details={"loss": loss}))
     day[1].sessions.append(verdict(False).model_copy(update=UNKNOWN))
     root = parsed(report_html(look(day)))
     [banner] = [e for e in root.iter("section") if "verdict" in e.get("class", "")]
-    told = "its input is lost; accepted by ada: a week of <b>retention; looked at"
+    told = f"its input is lost; accepted by {words}; looked at"
     assert told in "".join(banner.itertext())
 
 

@@ -108,7 +108,8 @@ def generations_of(
 def doubtful_topics(
     sealed: Sealed, loss: AcceptedLoss | None, again: Restore | None
 ) -> frozenset[str]:
-    """The topics that have rows which are in no file: lost before they were read, or with a slot.
+    """The topics that may have rows which are in no file: lost before they were read, or with a
+    slot. Of a loss that was accepted while the session was open, whichever of its rows were read.
 
     `loss`: all that is accepted; `again`: without what is lost. What Kafka lost of other rows does
     not matter, for cleanup does not read them there.

@@ -65,7 +65,8 @@ class CleanupWork:
         """The inputs of an outer join that have rows which are in no file; none of an inner join.
 
         Rows that slots had lost may have been read again without what was accepted as lost then,
-        so that still counts when it was taken back since.
+        so that still counts when it was taken back since. What was accepted once they had been read
+        whole counts, too: when that was is not noted.
 
         Raises `CleanupRefused` where there are such rows and no `streams` that say of which inputs:
         a result that lacks one of them may be wrong.

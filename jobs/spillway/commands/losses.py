@@ -37,7 +37,7 @@ def accept_loss(
         clock=given.clock,
     )
     if json_:
-        told = {"never_read": answer.never_read, "of_before": answer.of_before}
+        told = {n: getattr(answer, n) for n in ("never_read", "of_before", "held")}
         say_json({**answer.loss.model_dump(), **told})
         return
     for line in accepted_lines(session, answer):
@@ -56,7 +56,10 @@ def accepted_lines(session: str, answer: LossAnswer) -> list[str]:
             *lost,
             f"{session}: {loss.offsets:,} offsets {which}are accepted as lost, "
             f"{answer.never_read:,} of them before they were read",
-            "Next: `spillway stream` goes on without these rows: start it, if it does not run",
+            "Next: stop `spillway stream` and start it again, with a higher "
+            "results.max_per_session: until then it neither reads rows nor takes up a loss"
+            if answer.held
+            else "Next: `spillway stream` goes on without these rows: start it, if it does not run",
             f"Then: {session} can still end as complete: none of its own rows is lost"
             if answer.of_before
             else f"Then: `spillway verify --session {session}` ends the day as not complete",

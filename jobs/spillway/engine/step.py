@@ -588,7 +588,8 @@ class _Step:
         What moved or was restored is no reason to merge more in this very epoch.
         """
         fresh = self._came("new")
-        self._reactivate(shelf.room.left(), fresh)
+        if self.task.may_return:
+            self._reactivate(shelf.room.left(), fresh)
         other = self._came("installed")
         next_run, encoded, victims = self._fit(shelf, fresh)
         self.overflow_bytes = victims.overflow_bytes

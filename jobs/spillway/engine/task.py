@@ -64,6 +64,8 @@ class StepTask:
     victims: str = DEFAULT
     reactivation: str = "off"
     """Policy by which spilled generations come back (`spillway.policy.reactivation`)."""
+    may_return: bool = True
+    """Whether any may in this epoch. What is spilled meanwhile may come back in a later one."""
     left_ms: Mapping[str, float] = field(default_factory=dict)
     """Per session how long it goes on by the stream's clock, where that is known."""
     forecasts: Mapping[str, Forecast] = field(default_factory=dict)

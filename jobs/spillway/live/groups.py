@@ -15,6 +15,9 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from spillway.policy.automatic import victims_for
+from spillway.policy.victims import DEFAULT as EXPECTED_LOSS
+from spillway.policy.victims import GroupFigures, VictimContext, victim_order
 from spillway.policy.view import F64, I64, Bool
 from spillway.readmodel.groups import GroupStates, cut_groups, group_states, per_kib
 from spillway.readmodel.model import ReadModel
@@ -27,8 +30,6 @@ from spillway_schemas.setting_fields import SpillSettings
 
 MOST_CELLS = 1024
 MOST_ROWS = 500
-
-LINE_SHARE = SpillSettings().fraction
 
 Order = Literal[
     "group",
@@ -64,6 +65,9 @@ class GroupTable:
     figures: GroupStates
     names: Sequence[str] = (SINGLE,)
     """Of the query's joins, children first."""
+    spills_next: Bool | None = None
+    """What a spill of each slot would take now, at least, bool (g,); None: slots spill by another
+    order than expected loss."""
     texts: list[str] = field(default_factory=list)
     """What a search looks at; made when somebody searches."""
 
@@ -86,6 +90,7 @@ class GroupTable:
             state=self.state[mine],
             target=self.target[mine],
             figures=self.figures.only(mine),
+            spills_next=None if self.spills_next is None else self.spills_next[mine],
             texts=[],
         )
 
@@ -109,6 +114,8 @@ class Cells(StatusRecord):
     loss_per_kib: list[float]
     """Expected loss for each KiB."""
     spilled_bytes: list[int]
+    spills_next: list[int]
+    """Groups that a spill of their slot would take now; 0 where that is not known."""
 
 
 class Row(StatusRecord):
@@ -144,16 +151,17 @@ class Groups(StatusRecord):
     counts: list[int]
     """Groups in each state."""
     cells: Cells
-    line: float | None
-    """The eviction line: up to where, in expected loss for each KiB, groups are the next to go; so
-    many as the poorest `LINE_SHARE` of the memory of all joins. None: nothing is in memory."""
+    line: tuple[float, float] | None
+    """The eviction lines of the slots, the lowest and the highest: up to where, in expected loss
+    for each KiB, a spill would take groups now. Of all joins together. None: nothing is in memory,
+    or slots spill by another order."""
     rows: list[Row]
     found: int
     """Groups that the search has found, of which `rows` are the first."""
 
 
-def look_at_groups(warehouse: Warehouse, model: ReadModel) -> GroupTable:
-    """Read what is known of every group now."""
+def look_at_groups(warehouse: Warehouse, model: ReadModel, spill: SpillSettings) -> GroupTable:
+    """Read what is known of every group now. `spill`: as slots are told to."""
     found = group_states(warehouse, model, collection_s=0.0)
     prefixes = tuple(group for group, _ in model.state.groups)
     at = {prefix: g for g, prefix in enumerate(prefixes)}
@@ -162,15 +170,39 @@ def look_at_groups(warehouse: Warehouse, model: ReadModel) -> GroupTable:
         if move.group in at:
             target[at[move.group]] = move.to
     cut = cut_groups(model) | (found.generations > 0)
+    slot = np.array([slot for _, slot in model.state.groups], dtype=np.int64)
+    by_loss = victims_for(spill.victims, len(model.state.genesis.joins)) == EXPECTED_LOSS
     return GroupTable(
         epoch=model.state.epoch,
         prefixes=prefixes,
-        slot=np.array([slot for _, slot in model.state.groups], dtype=np.int64),
+        slot=slot,
         state=_states(found.rows > 0, cut, target >= 0),
         target=target,
         figures=found,
         names=model.state.genesis.joins,
+        spills_next=next_to_be_spilled(slot, found, spill.fraction) if by_loss else None,
     )
+
+
+def next_to_be_spilled(slot: I64, figures: GroupStates, fraction: float) -> Bool:
+    """What a spill of each slot by expected loss would take now, bool (g,): `fraction` of its
+    memory. It takes more where epochs bring much."""
+    known = GroupFigures(
+        figures.bytes,
+        figures.results,
+        np.zeros(len(slot), dtype=np.int64),
+        loss=figures.expected_loss,
+    )
+    order = victim_order(EXPECTED_LOSS, known, VictimContext(0, 0, 0))
+    order = order[np.argsort(slot[order], kind="stable")]
+    mine, size = slot[order], figures.bytes[order]
+    before = size.cumsum() - size
+    # From where the slot's own groups begin.
+    before -= before[np.searchsorted(mine, mine)]
+    memory = np.bincount(slot, figures.bytes)
+    found: Bool = np.zeros(len(slot), dtype=np.bool_)
+    found[order] = (before < (fraction * memory).astype(np.int64)[mine]) & (size > 0)
+    return found
 
 
 def _states(held: Bool, cut: Bool, moving: Bool) -> I64:
@@ -186,7 +218,7 @@ def groups_view(
     Raises `UnknownJoin`.
     """
     names = list(reversed(table.names)) if len(table.names) > 1 else []
-    line = eviction_line(table.figures)
+    line = eviction_lines(table)
     if join:
         table = table.of_join(join)
     chosen = _searched(table, search)
@@ -207,15 +239,15 @@ def groups_view(
     )
 
 
-def eviction_line(figures: GroupStates) -> float | None:
+def eviction_lines(table: GroupTable) -> tuple[float, float] | None:
     """See `Groups.line`."""
-    order = np.argsort(figures.loss_per_kib, kind="stable")
-    order = order[figures.bytes[order] > 0]
-    if not len(order):
+    if table.spills_next is None or not table.spills_next.any():
         return None
-    ends = figures.bytes[order].cumsum()
-    last = int(np.searchsorted(ends, LINE_SHARE * int(ends[-1])))
-    return round(float(figures.loss_per_kib[order[last]]), 4)
+    dearest = np.zeros(int(table.slot.max()) + 1)
+    taken = table.slot[table.spills_next]
+    np.maximum.at(dearest, taken, table.figures.loss_per_kib[table.spills_next])
+    lines = dearest[np.unique(taken)]
+    return round(float(lines.min()), 4), round(float(lines.max()), 4)
 
 
 def cells(table: GroupTable, most: int) -> Cells:
@@ -242,6 +274,8 @@ def cells(table: GroupTable, most: int) -> Cells:
     spilled = added(((state == PARTLY) | (state == SPILLED)).astype(np.int64))
     moving = added((state == MOVING).astype(np.int64))
     held = added(((state == PARTLY) | (state == RESIDENT)).astype(np.int64))
+    known = table.spills_next
+    spills_next = np.zeros(total, np.int64) if known is None else known.astype(np.int64)
     of_cell = _states(held > 0, spilled > 0, moving > 0)
     return Cells(
         first=names,
@@ -256,6 +290,7 @@ def cells(table: GroupTable, most: int) -> Cells:
         rate=np.round(rate, 3).tolist(),
         loss_per_kib=np.round(per_kib(added(figures.expected_loss), size), 4).tolist(),
         spilled_bytes=added(figures.spilled_bytes).tolist(),
+        spills_next=added(spills_next).tolist(),
     )
 
 

@@ -202,7 +202,7 @@ class Watch:
         if time.monotonic() - self._groups_asked_s > IDLE_S:
             groups = None
         elif groups is None or model.entry != before.entry:
-            groups = look_at_groups(warehouse, model)
+            groups = look_at_groups(warehouse, model, settings.spill)
         return PageLook(
             looked_ms=time.time_ns() // 1_000_000,
             status=status,

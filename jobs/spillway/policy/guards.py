@@ -54,8 +54,9 @@ def guarded(
     that, or the share of the budget that its whole state would take, judged on these two slots
     alone; rounds judge that themselves. No slot gets more than its budget holds, by moves or by
     another number of slots: it would only spill it. And one slot takes part in one adaptation at a
-    time: the first that is suggested. Of an advice that is `whole` all passes or nothing: only the
-    time since the last adaptation of its kinds counts, and the room of those that receive.
+    time: the first that is suggested. Of an advice that is `whole` all passes or nothing, and only
+    the time since the last adaptation of its kinds counts: who gives it looks after the room of
+    those that receive.
     """
     if advice.whole:
         return _whole(view, advice, min_span_s)
@@ -105,23 +106,13 @@ def guarded(
 
 def _whole(view: View, advice: Advice, min_span_s: float) -> Advice:
     """All of the advice, or none of it and why."""
-    room = view.budget - view.memory
-    receivers = [each.to for each in advice.suggestions if isinstance(each, MoveGroup)]
     last_s = min(view.since_move_s, view.since_forced_s)
-    for each in advice.suggestions:
-        match each:
-            case MoveGroup():
-                room[each.to] -= each.bytes
-                room[each.source] += each.bytes
-            case SplitGroup():
-                last_s = min(last_s, view.since_tuned_s)
+    if any(isinstance(each, SplitGroup) for each in advice.suggestions):
+        last_s = min(last_s, view.since_tuned_s)
     span_s = max(min_span_s, CALM_S) if min_span_s else 0.0
-    if last_s < span_s:
-        why = f"the last adaptation was {last_s:.3g} s ago, under {span_s:.3g} s"
-    elif full := [slot for slot in receivers if room[slot] < 0]:
-        why = f"slot {full[0]} has no room for more"
-    else:
+    if last_s >= span_s:
         return advice
+    why = f"the last adaptation was {last_s:.3g} s ago, under {span_s:.3g} s"
     said = {_what(view, each): Declined(_what(view, each), why) for each in advice.suggestions}
     return Advice((), advice.declined + tuple(said.values()))
 

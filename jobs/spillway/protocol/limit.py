@@ -4,7 +4,8 @@ The limit stops intake, and what comes back of spilled generations, and nothing 
 results of an open session have reached it, no epoch reads a row or brings one back until a driver
 claims with a higher limit, or the session is sealed where it stands. Nothing is lost: the rows wait
 in Kafka. Commands are obeyed: groups move, seals are accepted and taken back. A seal whose end lies
-beyond what was read waits, too.
+beyond what was read waits, too. So does an accepted loss, after which reading goes on elsewhere: it
+is answered when a stream starts, whatever its limit.
 
 What is counted are the results that the journal has, whole epochs: the epoch that reaches the limit
 may pass it by what it gives itself. Cleanup's results are not counted: their rows were read, so

@@ -135,7 +135,10 @@ def _verdict(session: SessionStatus) -> Safe:
 
 def _lacking(verdict: Verdict, losses: Sequence[LossAcceptance]) -> str:
     if verdict.missing is None:
-        told = [f"accepted by {each.by}: {each.reason}" for each in losses]
+        told = [
+            f"accepted by {each.by or 'somebody'}: {each.reason or 'no reason given'}"
+            for each in losses
+        ]
         seen = f"looked at {clock_text(verdict.verified_at)}"
         return "; ".join(["its input is lost", *told, seen])
     return (

@@ -11,8 +11,7 @@ from spillway.clock import Clock
 from spillway.decode import compile_streams
 from spillway.engine.join.tree import TreeSpec
 from spillway.kafka.client import KafkaCluster, cluster
-from spillway.policy.reactivation import DEFAULT as EXPECTED_GAIN
-from spillway.policy.victims import DEFAULT
+from spillway.policy.automatic import reactivation_for, victims_for
 from spillway.protocol.losses import obey_losses
 from spillway.protocol.queries import goes_on_by_another, told_changes
 from spillway.protocol.state import JournalState, fold
@@ -127,28 +126,6 @@ def start_spark(settings: Settings) -> Any:
             streaming=True,
             options=_page(settings.spark.ui_port),
         ).result()
-
-
-def victims_for(wanted: str, joins: int) -> str:
-    """The victims' policy of a query with so many joins: what `automatic` stands for.
-
-    In a tree rows come to the upper joins ever faster, which the forecast of `expected-loss` does
-    not know: on the laboratory's trees it gives less than `local-output`.
-    """
-    if wanted != "automatic":
-        return wanted
-    return DEFAULT if joins == 1 else "local-output"
-
-
-def reactivation_for(wanted: str, victims: str) -> str:
-    """The policy by which spilled generations come back: what `automatic` stands for.
-
-    What it weighs is what groups are expected to give; where groups leave by another measure, what
-    comes back might leave at once.
-    """
-    if wanted != "automatic":
-        return wanted
-    return EXPECTED_GAIN if victims == DEFAULT else "off"
 
 
 def job_settings(

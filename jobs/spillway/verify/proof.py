@@ -262,8 +262,8 @@ def _of_lost_input(
         details={
             "differences": [],
             "problems": [
-                f"input is lost, so nothing can be proved: {ranges}. {loss.by} has accepted that: "
-                f"{loss.reason}"
+                f"input is lost, so nothing can be proved: {ranges}. {loss.by or 'somebody'} has "
+                f"accepted that: {loss.reason or 'no reason given'}"
             ],
             "cleaned": sealed.session in warehouse.sessions.cleaned(),
             "loss": loss.model_dump(),

@@ -30,6 +30,12 @@ const WORDS = {
   moving: "about to move",
 };
 
+/** The lowest and the highest eviction line of the slots. */
+function lines([low, high]) {
+  const { text } = METRICS.loss_per_kib;
+  return low === high ? text(low) : `${number(low)} to ${text(high)}, by slot`;
+}
+
 /** A cell: its colour says how much, its marks say in which state it is. */
 function cell(x, y, side, state, t) {
   const size = side - GAP;
@@ -173,7 +179,7 @@ export class HeatMap {
         ),
       high > 0 && h("span", { class: "number", title: `in the middle: ${text(of(0.5))}` }, text(high)),
       this.metric === "loss_per_kib" && this.data.line !== null &&
-        h("span", { class: "muted" }, `eviction line: the next to go lose up to ${text(this.data.line)}`),
+        h("span", { class: "muted" }, `eviction line: a spill now takes groups up to ${lines(this.data.line)}`),
     );
   }
 
@@ -215,6 +221,7 @@ export class HeatMap {
   figures(i) {
     const { cells, states } = this.data;
     const many = cells.groups[i] > 1;
+    const next = cells.spills_next[i];
     const state = states[cells.state[i]];
     const pairs = [
       ["state", bytes(cells.bytes[i])],
@@ -224,8 +231,8 @@ export class HeatMap {
       ["spilled", bytes(cells.spilled_bytes[i])],
     ];
     const what = many
-      ? [cells.moving[i] && `${count(cells.moving[i])} about to move`, cells.spilled[i] && `${count(cells.spilled[i])} with spilled rows`].filter(Boolean).join(", ") || WORDS[state]
-      : WORDS[state];
+      ? [cells.moving[i] && `${count(cells.moving[i])} about to move`, cells.spilled[i] && `${count(cells.spilled[i])} with spilled rows`, next && `${count(next)} next to be spilled`].filter(Boolean).join(", ") || WORDS[state]
+      : [WORDS[state], next && "next to be spilled"].filter(Boolean).join(", ");
     return [
       h("b", {}, many ? `${count(cells.groups[i])} groups, ${cells.first[i]} to ${cells.last[i]}` : `group ${cells.first[i]}`),
       h("p", {}, `slot ${cells.slot[i]} · ${what}`),
