@@ -156,7 +156,7 @@ def test_an_arrow_shows_where_a_table_goes_on(window: Page, url: str) -> None:
 def test_a_complete_day_has_its_own_figures(window: Page, url: str) -> None:
     look(window, url, "complete-2")
     expect(window.locator("[data-stage]")).to_have_text("complete")
-    expect(window.locator("[data-tile=results] p")).to_contain_text("500 cleanup")
+    expect(window.locator("[data-tile=results] p")).to_contain_text("500 by cleanup")
     expect(window.locator("[data-tile='results so far']")).to_have_count(0)
     expect(window.locator("[data-tile='production delay'] b")).not_to_have_text("–")
     topics = window.locator("[data-topics]")
