@@ -2,16 +2,19 @@
 
 A stream that starts on a Sunday; a Monday that closes early, at whose close the broker is away and
 Airflow late; a holiday; a seal that can never be fulfilled; a Wednesday at whose close the stream
-is down. Record times in Kafka are those of the exchange.
+is down; a Thursday and a Friday that are different by `session.overrides` alone. Record times in
+Kafka are those of the exchange. Some rows say that they happened on another day.
 """
 
 from __future__ import annotations
 
 import json
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,11 +22,20 @@ from spillway.kafka import broker as kafka_broker
 from spillway.kafka.client import KafkaCluster
 from spillway.tables import Warehouse
 from tests.commands import command_of
-from tests.integration.day import STREAMS, THEN, Day, messages, running, wait_for
+from tests.integration.day import STREAMS, THEN, Day, accepted, messages, running, wait_for
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
 
-EARLY, AFTER, LAST = "2023-07-03", "2023-07-05", "2023-07-06"
+EARLY, AFTER, LAST = "2023-07-03", "2023-07-05", "2023-07-07"
+DAYS = {
+    EARLY: ("2023-06-30T16:05", "2023-07-03T13:05"),
+    AFTER: ("2023-07-03T13:05", "2023-07-05T16:05"),
+    LAST: ("2023-07-05T16:05", "2023-07-07T12:05"),
+}
+"""From close to close, each with its grace, by hand."""
+OVERRIDES = "2023-07-06 closed; 2023-07-07 12:00"
+TIMED = ("stock", "volume")
+"""Streams whose rows say when they happened."""
 ROWS = 1_200
 NEVER = 10**6
 """An offset that no topic reaches."""
@@ -50,6 +62,11 @@ class Exchange:
         view.close()
         extra = {"SESSION__BOUNDARY": "calendar"}
         self.day = Day(folder / "day", bootstrap, names, spark_env, extra=extra)
+        query = self.day.folder / "query.toml"
+        text = query.read_text()
+        for stream in TIMED:
+            text = text.replace(f"[streams.{stream}]\n", f'[streams.{stream}]\ntime = "ts"\n')
+        query.write_text(text)
         self.sent = {topic: [0, 0] for topic in names.values()}
         """Rows of each partition so far."""
 
@@ -63,8 +80,12 @@ class Exchange:
         fresh.replace(self.clock)
 
     def rows_of(self, text: str, seed: int, rows: int = ROWS) -> None:
-        """Rows that Kafka gets at a time."""
-        made = messages(seed, rows, keys=300)
+        """Rows that Kafka gets at a time; they say that morning, some of them one in 2026."""
+        date = text[:10].encode()
+        made = [
+            (stream, value if number % 7 == 0 else value.replace(b"2026-01-05", date))
+            for number, (stream, value) in enumerate(messages(seed, rows, keys=300))
+        ]
         self.day.produce(made, ms(text))
         for number, (stream, _) in enumerate(made):
             self.sent[self.day.topics[stream]][number % 2] += 1
@@ -89,13 +110,25 @@ class Exchange:
 
         wait_for(read, 120, "everything is read", every_s=0.3)
 
-    def stage(self) -> str:
-        """Of the open session."""
+    def sessions(self) -> dict[str, dict[str, Any]]:
+        """What `status` says of each."""
         code, text = self.output("status", "--json")
         assert code == 0, text
-        status = json.loads(text)
-        [stage] = [s["stage"] for s in status["sessions"] if s["session"] == status["session"]]
-        return str(stage)
+        return {each["session"]: each for each in json.loads(text)["sessions"]}
+
+    def outside(self, session: str) -> dict[str, int]:
+        """Rows of each topic that kept their contract and happened outside the session's day."""
+        begin, end = map(ms, DAYS[session])
+        sealed, found = self.day.sealed(session), Counter[str]()
+        for stream, rows in self.day.read_topics().items():
+            topic = self.day.topics[stream]
+            for partition, offset, value in rows:
+                first, last = (sealed[side][topic][partition] for side in ("start", "end"))
+                body = accepted(stream, value) if first <= offset < last else None
+                if body is not None and stream in TIMED:
+                    at = datetime.fromisoformat(body["ts"]).timestamp() * 1000
+                    found[topic] += not begin <= at < end
+        return dict(found)
 
 
 @pytest.fixture
@@ -147,31 +180,44 @@ def test_days_end_by_the_calendar(exchange: Exchange) -> None:
         never = {topic: [NEVER, NEVER] for topic in exchange.sent}
         wrong = command_of("seal", "seal/wrong", session=AFTER, offsets=never)
         Warehouse(str(day.folder / "warehouse"), fsync=False).commands.append(wrong)
-        wait_for(lambda: accepted(day) == ["seal/wrong"], 120, "the seal is accepted")
+        wait_for(lambda: pending_seals(day) == ["seal/wrong"], 120, "the seal is accepted")
         exchange.rows_of("2023-07-05T10:00", seed=4)
         exchange.wait_until_read()
-        assert exchange.stage() == "ending"
+        assert exchange.sessions()[AFTER]["stage"] == "ending"
+        code, text = exchange.output("status")
+        text = " ".join(text.split())
+        assert "rows of stock-calendar" in text
+        assert f"happened outside the day of {AFTER}" in text
         day.ok("seal", "--withdraw", "--session", AFTER, "--reason", "wrong")
         wait_for(lambda: day.entries()[-1].get("withdrawn") == "seal/wrong", 120, "withdrawn")
-        assert exchange.stage() == "open"
+        assert exchange.sessions()[AFTER]["stage"] == "open"
         stream.send_signal(signal.SIGTERM)
         assert stream.wait(120) == 0, day.tail()
 
-    # The stream is down at the close, until the next day is over, too.
+    # The stream is down at the close, until the next day is over, too. That is not the Thursday,
+    # for it has become a holiday; and the Friday ends at noon.
     exchange.rows_of("2023-07-05T16:04", seed=5, rows=200)
     after_end = exchange.ends()
     exchange.rows_of("2023-07-05T16:06", seed=6)
-    exchange.it_is("2023-07-06T23:00")
+    day.extra["SESSION__OVERRIDES"] = OVERRIDES
+    exchange.rows_of("2023-07-07T12:04", seed=7, rows=200)
+    last_end = exchange.ends()
+    exchange.rows_of("2023-07-07T12:06", seed=8, rows=200)
+    exchange.it_is("2023-07-07T13:00")
     commands = [["stream", "--until-sealed", session] for session in (AFTER, LAST)]
     for session in (EARLY, AFTER, LAST):
         commands += [["cleanup", "--session", session], ["verify", "--session", session]]
     day.ok(*[word for command in commands for word in (THEN, *command)][1:], timeout_s=400)
-    for session, end in ((EARLY, early_end), (AFTER, after_end), (LAST, exchange.ends())):
+    told = exchange.sessions()
+    for session, end in ((EARLY, early_end), (AFTER, after_end), (LAST, last_end)):
         assert day.sealed(session)["end"] == end, session
         day.check(session)
+        assert told[session]["outside"] == exchange.outside(session)
+        assert min(told[session]["outside"].values()) > 0
+        assert told[session]["outside"].keys() == {day.topics[stream] for stream in TIMED}
 
 
-def accepted(day: Day) -> list[str]:
+def pending_seals(day: Day) -> list[str]:
     """Ids of the seals that are pending."""
     pending: list[str] = []
     for entry in day.entries():

@@ -1,4 +1,6 @@
-"""A query that changes between two sessions, on the real parts: both are exact, each by its own."""
+"""A query that changes between two sessions, on the real parts: both are exact, each by its own.
+
+In mid-session it is refused."""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ def test_the_next_session_takes_a_changed_query_up(
     topics: Callable[..., dict[str, str]],
     spark_env: dict[str, str],
 ) -> None:
-    """While the first is streamed, the second's rows are there, and it reads none of them."""
+    """A stream by the changed one is refused while the first session is open, and the way out that
+    it names is taken. By then the second's rows are there, and the first reads none of them."""
     names = topics(*STREAMS, partitions=2, configs={"retention.ms": "-1"})
     extra = {"SESSION__BOUNDARY": "calendar"}
     day = Day(
@@ -36,10 +39,23 @@ def test_the_next_session_takes_a_changed_query_up(
     two = {stream: names[stream] for stream in ("stock", "volume")}
     changed = replace(day, topics=two)  # writes the query's file, with two streams
     try:
-        for seed, date in enumerate((FIRST, SECOND)):
-            day.produce(messages(seed, ROWS, keys=ROWS), at_ms=close_ms("XNYS", date) - 1000)
+        day.produce(messages(0, ROWS, keys=ROWS), at_ms=close_ms("XNYS", FIRST) - 2000)
+        as_it_was = ["--set", f"query={old}", "--set", "session.boundary=command"]
+        begun = [*as_it_was, "stream", "--session", FIRST, "--available-now"]
+        code = day.run(*begun, THEN, "stream", "--available-now")
+        said = " ".join(day.tail().split())
+        assert code == 2, said
+        assert "the query has changed in mid-session" in said
+        assert f"stream review: goes: topic {names['review']}" in said
+        assert f"spillway stream --until-sealed {FIRST} --as-begun" in said
+        entries = day.entries()
+        assert [each["kind"] for each in entries[:2]] == ["genesis", "claim"]
+        assert {each["kind"] for each in entries[2:]} == {"epoch"}, "nothing was written"
+
+        for seed, date, rows in ((1, FIRST, ROWS // 4), (2, SECOND, ROWS)):
+            day.produce(messages(seed, rows, keys=ROWS), at_ms=close_ms("XNYS", date) - 1000)
         commands = [
-            ["--set", f"query={old}", "stream", "--session", FIRST, "--until-sealed", FIRST],
+            ["stream", "--until-sealed", FIRST, "--as-begun"],
             ["stream", "--until-sealed", SECOND],
             # By the settings both are of the changed query.
             ["cleanup", "--session", FIRST],
