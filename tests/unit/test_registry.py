@@ -316,11 +316,46 @@ def test_an_absence_is_bounded_by_its_smallest_gaps(
     assert int(both[1].sum() - both[0].sum()) == added
 
 
-def test_files_of_before_have_no_single_times(registry: StandIn, tmp_path: Path) -> None:
-    said = {"absent_until_ms": 1_000, "why": "the registry has no such schema"}
-    folder(str(tmp_path)).publish("7-0.json", known._encoded(said))
-    assert keeper(registry, tmp_path).resolve(7, at(900)).absence == Absence(1_000)
-    assert not registry.asked
+def test_an_id_that_is_unknown_all_day_is_read_in_a_few_steps(
+    registry: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: a task that reads every file which the batches before it have left."""
+    for number in range(200):
+        now_ms = 1_000 * (number + 1)
+        keeper(registry, tmp_path, now_ms).resolve(7, at(now_ms))
+    assert len(list(tmp_path.glob("7-*.json"))) == 200
+    steps: list[str] = []
+    for name in ("size", "read"):
+        was = getattr(LocalFolder, name)
+        counted = lambda self, file, was=was: (steps.append(file), was(self, file))[1]  # noqa: E731
+        monkeypatch.setattr(LocalFolder, name, counted)
+    asked = registry.asked.total()
+    found = keeper(registry, tmp_path).resolve(7, at(1, 150_000, 200_000))
+    assert found.absence == Absence(200_000)
+    assert registry.asked.total() == asked
+    assert len(steps) <= 2 * 8 + 1
+    assert steps[-1] == "7-199.json"
+
+
+@pytest.mark.parametrize("there", range(20))
+def test_the_newest_file_is_found(registry: StandIn, tmp_path: Path, there: int) -> None:
+    for number in range(there):
+        (tmp_path / f"7-{number}.json").touch()
+    ours = keeper(registry, tmp_path)
+    assert [ours._files(7, before) for before in range(there + 1)] == [there] * (there + 1)
+
+
+def test_the_newest_file_says_what_those_before_it_said(registry: StandIn, tmp_path: Path) -> None:
+    """Kills: a schema, or a later time, that forgets for which messages there was none."""
+    keeper(registry, tmp_path, 1_000).resolve(7, at(900, 5_000))
+    keeper(registry, tmp_path, 2_000).resolve(7, at(1_500))
+    registry.register("s", TEXT, schema_id=7)
+    keeper(registry, tmp_path, 3_000).resolve(7, at(2_500))
+    for older in ("7-0.json", "7-1.json"):
+        (tmp_path / older).write_bytes(b"")
+    found = keeper(registry, tmp_path).resolve(7, at(1_500, 2_500, 5_000))
+    assert found.schema is not None
+    assert found.absence == Absence(2_000, ((5_000, 5_000),))
 
 
 TIMES = st.integers(0, 24)
@@ -410,7 +445,7 @@ def test_of_two_that_ask_at_once_the_first_is_believed(registry: StandIn, tmp_pa
     asked = slow._asked(7, before, at(900))
     registry.register("s", TEXT, schema_id=7)
     assert fast.resolve(7, at(900)).schema is not None
-    said = slow._add(7, before, asked)
+    said = slow._published(7, asked)
     assert said.schema is not None
     assert said.absence.until_ms < 0
     # And the other way round: what is published as absent holds for the one who saw the schema.
@@ -420,7 +455,7 @@ def test_of_two_that_ask_at_once_the_first_is_believed(registry: StandIn, tmp_pa
     asked = slow._asked(7, before, at(900))
     del registry.schemas[7]
     assert fast.resolve(7, at(900)).schema is None
-    said = slow._add(7, before, asked)
+    said = slow._published(7, asked)
     assert not said.says_of(at(1_001))
     assert said.says_of(at(1_000))
 

@@ -4,11 +4,12 @@ A value is judged when it comes, again when lost state is restored, and again by
 a registry may learn of an id, lose one, be made anew or be away. So what it said first is kept in
 the warehouse and holds: a verdict is of the id and of Kafka's time of the message.
 
-Model: of each id a short list of files, `<id>-0.json`, `<id>-1.json`, ...; each says *absent until
-T* (what Kafka has from T or before has no schema), also at single times after T, or, once and as
-the last one, the *schema*. A file appears whole and under a name that nobody had
-(`Folder.publish`), so all that read and write agree on the list: whoever comes second reads what
-the first has said.
+Model: of each id a list of files, `<id>-0.json`, `<id>-1.json`, ...; each says *absent until T*
+(what Kafka has from T or before has no schema), also at single times after T, and the last one may
+say the *schema* as well. Each says what those before it say, too, so whoever reads looks for the
+newest, in a number of steps that grows with the logarithm of theirs, and reads that one alone. A
+file appears whole and under a name that nobody had (`Folder.publish`), so all that read and write
+agree on the list: whoever comes second reads what the first has said.
 
     message at t, list              verdict
     absent until T, t <= T          none, however the list goes on
@@ -34,9 +35,9 @@ Invariants:
 * A registry that does not answer gives no verdict: nothing is published.
 
 Known limitations: the list is of ids, whatever registry gave them. A registry made anew that gives
-old ids new schemas is noticed by `doctor`, and needs a warehouse of its own. And each id that the
-registry does not know costs a question and a file, so a topic of random bytes that begin with a
-zero is read slowly; and so does each batch of such messages that are dated ahead.
+old ids new schemas is noticed by `doctor`, and needs a warehouse of its own. And an id that the
+registry does not know costs a question and a file in each batch that has a later message of it, so
+a topic of random bytes that begin with a zero is read slowly.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -96,7 +97,7 @@ class KnownSchemas:
         said = self._read(schema_id)
         while not said.says_of(kafka_ms):
             unsaid = kafka_ms[~said.absence.covers(kafka_ms)]
-            said = self._add(schema_id, said, self._asked(schema_id, said, unsaid))
+            said = self._published(schema_id, self._asked(schema_id, said, unsaid))
         self._cached[schema_id] = said
         return Resolved(said.schema, said.absence, said.why)
 
@@ -112,72 +113,91 @@ class KnownSchemas:
         said = self._cached.get(schema_id, _Said())
         if self._place is None or said.schema is not None:
             return said
-        while True:
-            name = f"{schema_id}-{said.files}.json"
-            try:
-                data = self._place.read(name)
-            except FileNotFoundError:
-                return said
-            said = said.and_then(_decoded(data, name, self._place))
+        files = self._files(schema_id, said.files)
+        if files == said.files:
+            return said
+        name = _name(schema_id, files - 1)
+        return _Said.of(files, _decoded(self._place.read(name), name, self._place))
 
-    def _asked(
-        self, schema_id: int, said: _Said, kafka_ms: npt.NDArray[np.int64]
-    ) -> dict[str, Any]:
-        """The content of the next file. `said`: of those before."""
+    def _files(self, schema_id: int, known: int) -> int:
+        """How many files an id has; `known` are there for certain."""
+
+        def is_there(number: int) -> bool:
+            assert self._place is not None
+            return self._place.size(_name(schema_id, number)) is not None
+
+        files, step = known, 1
+        while is_there(files + step - 1):
+            files, step = files + step, step * 2
+        while step > 1:
+            step //= 2
+            if is_there(files + step - 1):
+                files += step
+        return files
+
+    def _asked(self, schema_id: int, said: _Said, kafka_ms: npt.NDArray[np.int64]) -> _Said:
+        """What the next file says. `said`: by the files before."""
         # Read before the registry is asked: what comes while it answers may have a schema.
         now_ms = self._now_ms()
         try:
-            return {"schema": asdict(self._client.schema(schema_id))}
+            schema = self._client.schema(schema_id)
         except NotThere as error:
             # Later messages are asked for again: the id may have been given by then.
-            if self._place is None:
-                absence = Absence(int(kafka_ms.max()))
-            else:
-                absence = Absence.of(now_ms, kafka_ms)
-                whole = said.absence | absence
-                if len(whole.ahead_ms) > MOST_RUNS:
-                    absence = whole.within(MOST_RUNS)
-            return {
-                "absent_until_ms": absence.until_ms,
-                "absent_at_ms": absence.ahead_ms,
-                "why": str(error),
-            }
+            kept = self._place is not None
+            absent = Absence.of(now_ms, kafka_ms) if kept else Absence(int(kafka_ms.max()))
+            absence = (said.absence | absent).within(MOST_RUNS)
+            return _Said(said.files + 1, absence, str(error))
+        return replace(said, files=said.files + 1, schema=schema)
 
-    def _add(self, schema_id: int, said: _Said, answer: dict[str, Any]) -> _Said:
-        """What was said, and the answer, unless somebody has published another before."""
+    def _published(self, schema_id: int, said: _Said) -> _Said:
+        """What is said now: that, unless somebody has published another before."""
         if self._place is None:
-            return said.and_then(answer)
-        name = f"{schema_id}-{said.files}.json"
+            return said
+        name = _name(schema_id, said.files - 1)
         try:
-            self._place.publish(name, _encoded(answer))
+            self._place.publish(name, _encoded(said.content()))
         except FileExistsError:
             return self._read(schema_id)
         self._place.sync([name])
-        return said.and_then(answer)
+        return said
 
 
 @dataclass(frozen=True)
 class _Said:
-    """What the files of one id say together."""
+    """What the newest file of an id says, and so all of them."""
 
     files: int = 0
     absence: Absence = field(default_factory=Absence)
     why: str = ""
     schema: WriterSchema | None = None
 
+    @classmethod
+    def of(cls, files: int, content: dict[str, Any]) -> _Said:
+        """By the content of the last of so many files."""
+        ahead = tuple((first, last) for first, last in content["absent_at_ms"])
+        absence = Absence(content["absent_until_ms"], ahead)
+        if (found := content.get("schema")) is None:
+            return cls(files, absence, content["why"])
+        references = tuple((name, text) for name, text in found["references"])
+        schema = WriterSchema(found["id"], found["kind"], found["text"], references)
+        return cls(files, absence, content["why"], schema)
+
+    def content(self) -> dict[str, Any]:
+        """Of the file that says this."""
+        return {
+            "absent_until_ms": self.absence.until_ms,
+            "absent_at_ms": self.absence.ahead_ms,
+            "why": self.why,
+            **({} if self.schema is None else {"schema": asdict(self.schema)}),
+        }
+
     def says_of(self, kafka_ms: npt.NDArray[np.int64]) -> bool:
         """Whether it is known what messages from these times mean."""
         return self.schema is not None or bool(self.absence.covers(kafka_ms).all())
 
-    def and_then(self, content: dict[str, Any]) -> _Said:
-        """With one file more."""
-        if (found := content.get("schema")) is None:
-            ahead = tuple((first, last) for first, last in content.get("absent_at_ms", ()))
-            absence = self.absence | Absence(content["absent_until_ms"], ahead)
-            return _Said(self.files + 1, absence, content["why"], self.schema)
-        references = tuple((name, text) for name, text in found["references"])
-        schema = WriterSchema(found["id"], found["kind"], found["text"], references)
-        return _Said(self.files + 1, self.absence, self.why, schema)
+
+def _name(schema_id: int, number: int) -> str:
+    return f"{schema_id}-{number}.json"
 
 
 def _encoded(content: dict[str, Any]) -> bytes:
