@@ -92,7 +92,8 @@ def secured_broker(folder: Path) -> Iterator[SecuredBroker]:
     authority = _Authority("Test Authority")
     (folder / "authority.pem").write_bytes(authority.certificate)
     (folder / "server.pem").write_bytes(authority.signed("localhost", server=True))
-    (folder / f"{READER}.pem").write_bytes(authority.signed(READER))
+    for user in RIGHTS:
+        (folder / f"{user}.pem").write_bytes(authority.signed(user))
     sasl, mutual, controller = (embedded.free_port() for _ in range(3))
     (folder / "log4j2.yaml").write_text(LOG4J)
     properties = folder / "server.properties"

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.integration.day import Day, messages
+from tests.integration.failpoints import THEN
 from tests.integration.secured import (
     PASSWORDS,
     READER,
@@ -28,7 +30,7 @@ from tests.integration.secured import (
 pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 
 DAY = "2026-01-05"
-ROWS = 2_000
+ROWS = 1_000
 
 
 @pytest.fixture(scope="module")
@@ -62,26 +64,9 @@ def make_day(
         day.clean()
 
 
-def test_a_day_with_a_certificate(
-    secured: SecuredBroker, make_day: Callable[[str, dict[str, str]], Day]
-) -> None:
-    """Whole; with a login it is one under Airflow: `test_airflow_day.py`."""
-    day = make_day(secured.mutual, secured.certificate(READER))
-    day.produce(messages(31, ROWS, keys=600))
-    code, told = day.output("doctor")
-    assert code == 0, told
-    assert told.count("grant DescribeConfigs") == 3  # it may not see how long rows are kept
-    day.ok("stream", "--session", DAY, "--available-now")
-    day.produce(messages(32, ROWS, keys=600))
-    day.finish(DAY)
-    assert day.check(DAY)["cleanup"] > 0
-    code, told = day.output("status", "--json")
-    assert json.loads(told)["lag_rows"] == 0
-
-
 SCENARIO = """
 seed = 4
-rows = 600
+rows = 200
 duration_s = 60
 start = 2026-01-05T14:30:00Z
 partitions = 2
@@ -90,19 +75,57 @@ count = 40
 """
 
 
-def test_one_login_writes_and_another_reads(
+def scenario(day: Day) -> str:
+    """A file of messages for the day's topics."""
+    path = day.folder / "scenario.toml"
+    streams = [f'[streams.{s}]\nkind = "{s}"\ntopic = "{t}"\n' for s, t in day.topics.items()]
+    path.write_text(SCENARIO + "".join(streams))
+    return str(path)
+
+
+def test_a_day_with_certificates(
     secured: SecuredBroker, make_day: Callable[[str, dict[str, str]], Day]
 ) -> None:
+    """One writes and another reads."""
+    day = make_day(secured.mutual, secured.certificate(READER))
+    writer = json.dumps(secured.certificate(WRITER))
+    day.ok("produce", scenario(day), SPILLWAY_KAFKA__OPTIONS=writer)
+    day.produce(messages(31, 3_000, keys=600))
+    code, told = day.output("doctor")
+    assert code == 0, told
+    assert told.count("grant DescribeConfigs") == 3  # it may not see how long rows are kept
+    commands = (
+        ["stream", "--session", DAY, "--available-now"],
+        ["seal", "--session", DAY],
+        ["stream", "--until-sealed", DAY],
+        ["cleanup", "--session", DAY],
+        ["verify", "--session", DAY],
+    )
+    day.ok(*[word for command in commands for word in (THEN, *command)][1:])
+    assert day.check(DAY)["cleanup"] > 0
+    code, told = day.output("status", "--json")
+    assert json.loads(told)["lag_rows"] == 0
+
+
+def test_a_day_with_logins(
+    secured: SecuredBroker, make_day: Callable[[str, dict[str, str]], Day]
+) -> None:
+    """One writes and another reads: the stream, and what cleanup reads again for slots that had
+    lost their state."""
     day = make_day(secured.sasl, secured.login(READER))
-    scenario = day.folder / "scenario.toml"
-    streams = [f'[streams.{s}]\nkind = "{s}"\ntopic = "{t}"\n' for s, t in day.topics.items()]
-    scenario.write_text(SCENARIO + "".join(streams))
-    refused = day.run("produce", str(scenario))
+    day.extra["RECOVERY__MODE"] = "defer"
+    refused = day.run("produce", scenario(day))
     assert refused != 0, "the reader may not write"
     writer = json.dumps(secured.login(WRITER))
-    day.ok("produce", str(scenario), SPILLWAY_KAFKA__OPTIONS=writer)
+    day.ok("produce", scenario(day), SPILLWAY_KAFKA__OPTIONS=writer)
+    day.produce(messages(32, ROWS, keys=600))
     day.ok("stream", "--session", DAY, "--available-now")
     assert day.results()
+    shutil.rmtree(day.state)
+    day.produce(messages(33, ROWS, keys=600))
+    day.finish(DAY)
+    assert [e["deferred_slots"] for e in day.journal.epochs() if e["deferred_slots"]] == [[0, 1]]
+    assert day.check(DAY)["cleanup"] > 0
     _, told = day.output("status", "--json")
     assert json.loads(told)["lag_rows"] == 0
     everything = (day.folder / "log.txt").read_text() + told
