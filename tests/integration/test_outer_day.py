@@ -1,8 +1,9 @@
-"""A day of a left join on a real broker and a real Spark: cleaned, and proved twice."""
+"""Days of a left and a full join on a real broker and a real Spark: cleaned, and proved twice."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,17 +18,29 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
 DATE = "2026-01-05"
 
 
+@pytest.mark.parametrize(
+    "optional",
+    [
+        pytest.param(("review",), id="left"),
+        pytest.param(STREAMS, id="full", marks=pytest.mark.soak),
+    ],
+)
 def test_unmatched_rows_come_once_after_the_close(
-    tmp_path: Path, broker: str, topics: Callable[..., dict[str, str]], spark_env: dict[str, str]
+    tmp_path: Path,
+    broker: str,
+    topics: Callable[..., dict[str, str]],
+    spark_env: dict[str, str],
+    optional: tuple[str, ...],
 ) -> None:
-    """Some keys have no review: in memory alone, and in several generations of what was spilled."""
+    """Some keys have no review, or no row of any other stream: in memory alone, and in several
+    generations of what was spilled."""
     day = Day(
         tmp_path / "day",
         broker,
         topics(*STREAMS, partitions=2, configs={"retention.ms": "-1"}),
         spark_env,
         budget_bytes=64 << 10,
-        optional=("review",),
+        optional=optional,
         extra={"SESSION__BOUNDARY": "calendar"},
     )
     day.produce(messages(1, 2_500, keys=1_200), at_ms=close_ms("XNYS", DATE) - 1000)
@@ -44,7 +57,11 @@ def test_unmatched_rows_come_once_after_the_close(
     ahead, verdict = said
     phases = day.check(DATE)
     found, _ = day.found(DATE)
-    unmatched = sum(n for result, n in found.items() if result[-1] == (None, None, None))
+    lacking = Counter({r: n for r, n in found.items() if (None, None, None) in r})
+    # Of each stream that may be lacking some result lacks the row.
+    lacks = {s for r in lacking for s, part in zip(STREAMS, r[1:], strict=True) if None in part}
+    assert lacks == {*optional}
+    unmatched = lacking.total()
     assert 0 < unmatched == ahead["unmatched"] == verdict["details"]["unmatched"]
     assert ahead["missing"] + unmatched == phases["cleanup"]
     assert ahead["missing"] > 0
