@@ -175,7 +175,7 @@ def test_a_complete_day_has_its_own_figures(window: Page, url: str) -> None:
         window.set_viewport_size({"width": 390, "height": 900})
         look(window, url, "corrected", view)
         expect(window.locator("main")).to_contain_text("corrected, not proved again")
-        expect(window.locator("main")).to_contain_text("500 cleanup, 2,415 corrections")
+        expect(window.locator("main")).to_contain_text("500 by cleanup, 2,415 by corrections")
         assert window.evaluate(CUT_OFF) == []
         window.set_viewport_size({"width": 1440, "height": 900})
         assert window.evaluate(CUT_OFF) == []
