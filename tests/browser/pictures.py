@@ -25,7 +25,7 @@ def take(url: str, user: str, password: str, folder: Path) -> list[Path]:
                 frame = open_view(page, url, f"#{view}")
                 page.wait_for_timeout(DRAWN_MS)
                 if view == "groups":
-                    frame.locator(".map .cell").nth(70).hover()
+                    frame.locator(".map .cell").nth(320).hover()
                 if view == "sessions":  # of the day that is over
                     frame.locator("tbody tr").last.locator("a").first.click()
                     page.wait_for_timeout(DRAWN_MS)

@@ -42,9 +42,9 @@ from tests.property.reference import Row
 from tests.property.slots import DAYS, Slots, key_of, narrow, spec_of
 
 FAST = 14
-MORE = 320
-PARTS = 4
-"""Of those schedules: beside Spark's tests a fourth of them takes minutes, and a test has ten."""
+MORE = 160
+PARTS = 2
+"""Of those schedules: beside Spark's tests half of them takes minutes, and a test has ten."""
 LONG = 4_000
 SCRATCH = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
@@ -385,7 +385,7 @@ def test_assignments_change_in_every_way() -> None:
             seen[f"{len(has)} slots"] += 1
             ended = (ended | had) - has
 
-    campaign(0, MORE // 2, look)
+    campaign(0, MORE, look)
     assert len(seen) == 10 + SLOTS
     assert min(seen.values()) >= 15, seen
 
