@@ -847,7 +847,10 @@ class RebalanceSettings(Section):
     max_bytes_per_epoch: ByteSize = Field(
         default=ByteSize(64 << 20),
         ge=1,
-        description="State that one epoch moves between slots at most; a larger group moves alone.",
+        description=(
+            "State that one epoch moves between slots at most; a larger group moves alone. To a "
+            "slot comes no more than half of what its folder has free, or 2 % of its budget."
+        ),
         json_schema_extra=_about(
             "bytes",
             "An epoch that moves state waits for it: 100 MB take about a second, during which no "

@@ -372,7 +372,24 @@ def test_an_epoch_carries_out_what_fits_and_at_least_one_move(
     sizes: list[int], most: int, count: int
 ) -> None:
     queue = [Move(group=Prefix(8, i), to=1, bytes=size) for i, size in enumerate(sizes)]
-    assert carried_out(queue, most) == count
+    assert carried_out(queue, most, {}) == count
+
+
+@pytest.mark.parametrize(
+    ("folder", "count"),
+    [(0, 5), (400, 3), (500, 2), (800, 1), (980, 1), (1_000, 1), (1_200, 1)],
+)
+def test_what_comes_to_a_slot_leaves_room_for_its_rows(folder: int, count: int) -> None:
+    """Half of what its folder has free, and one move however full that is. Kills: a receiver that
+    has to spill all that it holds."""
+    receiver = SlotTotals(slot=1, budget_bytes=1_000, state_bytes=0, folder_bytes=folder, rows=0)
+    queue = [Move(group=Prefix(8, i), to=1, bytes=100) for i in range(5)]
+    assert carried_out(queue, 10**9, {1: receiver}) == count
+    # What comes to another slot counts there.
+    aside = [Move(group=Prefix(8, 9), to=2, bytes=10_000)]
+    assert carried_out([*aside, *queue], 10**9, {1: receiver}) == 1 + (count if folder < 900 else 0)
+    small = [Move(group=Prefix(8, i), to=1, bytes=5) for i in range(6)]
+    assert carried_out(small, 10**9, {1: receiver}) == (6 if folder < 900 else 4)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ A policy (or a person) suggests; here each suggestion is obeyed or refused, with
 journal keeps. What is obeyed takes effect at an epoch boundary:
 
 * A *split* or a *merge* changes prefixes only: the slot stays, no row moves.
-* A *move* joins a queue. Every epoch carries out the head of the queue, up to a number of bytes
-  (a larger group moves alone), and the journal keeps the rest. One entry names the manifest of the
-  new owner, which has the group, and that of the old one, which has not.
+* A *move* joins a queue. Every epoch carries out the head of the queue, up to a number of bytes in
+  all and to each slot (a larger group moves alone), and the journal keeps the rest. One entry names
+  the manifest of the new owner, which has the group, and that of the old one, which has not.
 * *Slots* is a list of moves that goes on in the same way. Slots are numbered without gaps, so
   the moves come in an order in which there never is a gap.
 * A *spill* is forced in the epoch that obeys it.
@@ -24,6 +24,7 @@ queue waits.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,6 +45,8 @@ from spillway_schemas.journal import CommandOutcome, Move, Prefix, SlotTotals
 
 DEEPEST = 40
 """Bits of a group's prefix, at most: 2**40 groups are more than there are keys."""
+LEAST_COMING = 0.02
+"""Of a slot's budget: so much may come to it in an epoch however full its folder is."""
 
 
 @dataclass(frozen=True)
@@ -150,14 +153,29 @@ def adapt(state: JournalState, commands: Iterable[AdaptationCommand], now: str) 
     )
 
 
-def carried_out(queue: Sequence[Move], most_bytes: int) -> int:
-    """How many moves at the head of the queue one epoch carries out: as many as fit, at least 1."""
-    total = 0
+def carried_out(queue: Sequence[Move], most_bytes: int, memory: Mapping[int, SlotTotals]) -> int:
+    """How many moves at the head of the queue one epoch carries out: as many as fit, at least 1.
+
+    In all `most_bytes`. To a slot that `memory` has figures of comes at most half of what its
+    folder has free, or `LEAST_COMING` of its budget where that is more. Files of spilled rows stay
+    until the epoch after they were merged, and a slot whose new rows find no room beside what came
+    must spill all groups that have new rows, which may be nearly all that it holds.
+    """
+    total, coming = 0, Counter[int]()
     for count, move in enumerate(queue):
         total += move.bytes
-        if count and total > most_bytes:
+        coming[move.to] += move.bytes
+        if count and (total > most_bytes or coming[move.to] > _coming(memory.get(move.to))):
             return count
     return len(queue)
+
+
+def _coming(slot: SlotTotals | None) -> float:
+    """Bytes of groups that may come to a slot in one epoch."""
+    if slot is None:
+        return math.inf
+    free = slot.budget_bytes - slot.folder_bytes
+    return max(free / 2, LEAST_COMING * slot.budget_bytes)
 
 
 def moved(groups: Groups, moves: Iterable[Move]) -> Groups:

@@ -145,7 +145,7 @@ def plan_epoch(
     adapted = adapt(state, [c for c in new if isinstance(c, AdaptationCommand)], now)
     unreadable = [_refused(c) for c in new if isinstance(c, UnreadableCommand)]
     # Lost groups begin where they were: what moves, moves in a later epoch.
-    count = 0 if lost else carried_out(adapted.queue, most_moved_bytes)
+    count = 0 if lost else carried_out(adapted.queue, most_moved_bytes, state.memory)
     groups = moved(adapted.groups, adapted.queue[:count])
     owners = {slot for _, slot in groups}
     slots = sorted({slot for _, slot in state.groups} | owners)
