@@ -9,17 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 
-def some(examples: int) -> int:
-    """How many of a property's examples the fast lane tries: half of them, which are others each
-    time; with `CI` set always the same."""
-    return (examples + 1) // 2
-
-
 def lanes(fast: int, every: int) -> pytest.MarkDecorator:
-    """A parameter `examples`: some of `fast` in the fast lane, `every` beside the tests with
-    servers."""
+    """A parameter `examples`: `fast` in the fast lane, which are others each time (with `CI` set
+    always the same), `every` beside the tests with servers."""
     return pytest.mark.parametrize(
-        "examples", [some(fast), pytest.param(every, marks=pytest.mark.server)]
+        "examples", [fast, pytest.param(every, marks=pytest.mark.server)]
     )
 
 

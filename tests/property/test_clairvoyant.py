@@ -18,7 +18,6 @@ from benchmarks.lab.clairvoyant import (
     knapsack,
 )
 from benchmarks.lab.workload import I64, Day
-from tests.lanes import some
 
 
 @st.composite
@@ -61,7 +60,7 @@ def test_the_knapsack_is_the_best(items: list[tuple[int, int]], room: int) -> No
     assert value[kept].sum() == best
 
 
-@settings(max_examples=some(40), deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(tiny_days(), st.integers(1, 30))
 def test_the_best_static_choice_is_a_schedule_that_fits(day: Day, room: int) -> None:
     """It can be had: the others are cut at the first overflow, and at every epoch's end then."""
@@ -79,7 +78,7 @@ def test_the_best_static_choice_is_a_schedule_that_fits(day: Day, room: int) -> 
         assert found.results == late[found.kept].sum() + common[others].sum()
 
 
-@settings(max_examples=some(25), deadline=None)
+@settings(max_examples=13, deadline=None)
 @given(tiny_days(groups=2, epochs=3), st.integers(1, 16))
 def test_no_schedule_gives_more_than_the_ceiling(day: Day, room: int) -> None:
     places = list(itertools.product(range(day.groups), range(day.epochs)))
@@ -100,7 +99,7 @@ def test_no_schedule_gives_more_than_the_ceiling(day: Day, room: int) -> None:
     assert best >= foresight(day, room) >= exact.run_time(day, set(places)).sum(), "it can be had"
 
 
-@settings(max_examples=some(25), deadline=None)
+@settings(max_examples=13, deadline=None)
 @given(tiny_days())
 def test_generations_are_those_of_the_counts(day: Day) -> None:
     gains = generations(day)

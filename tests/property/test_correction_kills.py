@@ -80,7 +80,7 @@ def check(day: ClosedDay, corrections: dict[str, Any], *, whole: bool) -> None:
 
 
 @explored(
-    8,
+    4,
     12,
     suppressed=[HealthCheck.too_slow],
     query=st.sampled_from(("symbol", "symbol_window")),

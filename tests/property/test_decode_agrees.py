@@ -105,7 +105,7 @@ def check_agreement(name: str, examples: int) -> None:
     agreement()
 
 
-@lanes(15, 40)
+@lanes(8, 40)
 @pytest.mark.parametrize("name", sorted(PLANS))
 def test_columns_and_contract_agree(name: str, examples: int) -> None:
     check_agreement(name, examples)
@@ -183,7 +183,7 @@ def _changed(rng: random.Random, value: bytes) -> bytes:
     return value
 
 
-@explored(100, 300, st.lists(st.one_of(times, st.none()), max_size=6))
+@explored(50, 300, st.lists(st.one_of(times, st.none()), max_size=6))
 def test_times_agree(texts: list[str | None]) -> None:
     micros, valid = parse_timestamps(pa.array(texts, pa.string()))
     for text, number, held in zip(texts, micros.tolist(), valid.tolist(), strict=True):
@@ -194,7 +194,7 @@ def test_times_agree(texts: list[str | None]) -> None:
                 parse_timestamp(text)
 
 
-@explored(70, 200, st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 40))
+@explored(35, 200, st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 40))
 def test_doubles_are_read_to_the_last_bit(number: float, more: int) -> None:
     for text in (f"{number:.{more}e}", repr(number)):
         value = b'{"symbol":"A","ts":"2026-01-05T14:30:00Z","price":%s}' % text.encode()

@@ -37,11 +37,10 @@ from spillway.policy.victims import POLICIES
 from spillway.protocol.adapt import DEEPEST
 from spillway_schemas.journal import Prefix
 from tests.fresh import fixed_seeds, fresh_seed
-from tests.lanes import some
 from tests.property.reference import Row
 from tests.property.slots import DAYS, Slots, key_of, narrow, spec_of
 
-FAST = 14
+FAST = 7
 MORE = 160
 PARTS = 2
 """Of those schedules: beside Spark's tests half of them takes minutes, and a test has ten."""
@@ -276,7 +275,7 @@ def run(schedule: Schedule) -> Slots:
         return slots
 
 
-@settings(max_examples=some(FAST), **COMMON)
+@settings(max_examples=FAST, **COMMON)
 @given(schedules)
 def test_schedules_are_exact(schedule: Schedule) -> None:
     run(schedule)

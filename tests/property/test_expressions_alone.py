@@ -74,7 +74,7 @@ def deeper(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 EXPRESSIONS = st.recursive(st.sampled_from(SCHEMA.names), deeper, max_leaves=4)
 
 
-@explored(40, 120, EXPRESSIONS, ROWS, suppressed=list(HealthCheck))
+@explored(20, 120, EXPRESSIONS, ROWS, suppressed=list(HealthCheck))
 def test_a_value_follows_from_its_row_alone(expression: str, given_: list[dict[str, Any]]) -> None:
     try:
         columns_of(expression, frozenset(SCHEMA.names))

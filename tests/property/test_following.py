@@ -160,7 +160,7 @@ STEPS = {**MADE, "vacuum": 1, "look": 3, "take": 6, "die": 1}
 
 
 @explored(
-    120,
+    60,
     160,
     st.randoms(use_true_random=False),
     st.integers(1, 40),
@@ -208,7 +208,7 @@ def test_each_row_is_taken_once(
     assert another_history(position, seen, has_newest=True) is None
 
 
-@explored(40, 60, st.randoms(use_true_random=False), st.integers(0, 30))
+@explored(20, 60, st.randoms(use_true_random=False), st.integers(0, 30))
 def test_who_begins_now_takes_what_comes_later(choices: random.Random, before: int) -> None:
     table = Table(choices)
     for name in _some(table, MADE, before):

@@ -206,7 +206,7 @@ def _bare(schema: Any) -> Any:
     return schema
 
 
-@lanes(60, 200)
+@lanes(30, 200)
 @pytest.mark.parametrize("fields", [EVERY, JSON_TOO], ids=["columns", "json"])
 def test_avro_columns_and_fastavro_agree(fields: str, examples: int) -> None:
     each = plan(f'format = "avro"\n{fields}')
@@ -340,7 +340,7 @@ def _fill(draw: st.DrawFn, message: Any, name: str, type_: str) -> None:
         )
 
 
-@lanes(60, 200)
+@lanes(30, 200)
 @pytest.mark.parametrize("fields", [EVERY, JSON_TOO], ids=["columns", "json"])
 def test_protobuf_columns_and_the_library_agree(fields: str, examples: int) -> None:
     each = plan(f'format = "protobuf"\n{fields}')

@@ -30,7 +30,7 @@ def in_parts(model: type[Message], value: bytes, size: int) -> str:
         return verdict(model, value)
 
 
-@lanes(50, 150)
+@lanes(25, 150)
 @pytest.mark.parametrize("name", NAMES)
 def test_parts_and_whole_agree(name: str, examples: int) -> None:
     model = contract_named(name)

@@ -89,7 +89,7 @@ def lists(counts: dict[int, np.ndarray]) -> Figures:
     return {join: each.tolist() for join, each in counts.items()}
 
 
-@explored(60, 400, st.integers(0, 2**32))
+@explored(30, 400, st.integers(0, 2**32))
 def test_tracing_is_algorithm_1(seed: int) -> None:
     tree, rng = drawn(seed)
     root = len(tree.parents) - 1
@@ -101,7 +101,7 @@ def test_tracing_is_algorithm_1(seed: int) -> None:
     assert all(sum(each) == len(rows) for each in expected.values())
 
 
-@explored(60, 400, st.integers(0, 2**32))
+@explored(30, 400, st.integers(0, 2**32))
 def test_intermediate_rows_are_traced_from_where_they_came(seed: int) -> None:
     tree, rng = drawn(seed)
     expected, found = zeros(tree), {n: np.zeros(len(s)) for n, s in enumerate(tree.starts)}
@@ -117,7 +117,7 @@ def test_intermediate_rows_are_traced_from_where_they_came(seed: int) -> None:
     assert lists(found) == expected
 
 
-@explored(40, 200, st.integers(0, 2**32), st.integers(2, 40))
+@explored(20, 200, st.integers(0, 2**32), st.integers(2, 40))
 def test_a_sample_counts_rows_that_are_there(seed: int, most: int) -> None:
     tree, rng = drawn(seed)
     root = len(tree.parents) - 1
@@ -134,7 +134,7 @@ def test_a_sample_counts_rows_that_are_there(seed: int, most: int) -> None:
             assert counts.tolist() == true[join].tolist()
 
 
-@explored(20, 100, st.integers(0, 2**32), st.integers(1, 5))
+@explored(10, 100, st.integers(0, 2**32), st.integers(1, 5))
 def test_groups_of_all_joins_may_be_numbered_through(seed: int, joins: int) -> None:
     """As the engine has them: one map for all joins, each in its own part of the hashes."""
     rng = random.Random(seed)

@@ -22,7 +22,6 @@ from spillway_schemas.filenames import (
     correction_app,
     data_name,
 )
-from tests.lanes import some
 
 DAY = "2026-01-05"
 
@@ -164,7 +163,7 @@ STEPS = [
 ]
 
 
-@settings(max_examples=some(300), deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 3)), max_size=60),
     st.sampled_from([0.0, 5.0]),
@@ -245,7 +244,7 @@ def test_compaction_plans_are_sound(sizes: list[tuple[int, str]], fan_in: int) -
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=2000))
-@settings(max_examples=some(20), deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_compaction_keeps_files_few_and_rewrites_little(sizes: list[int]) -> None:
     """Commits one after the other, compaction after each: files stay few, bytes move rarely."""
     files: list[ActiveFile] = []

@@ -80,7 +80,7 @@ SPANS = st.one_of(
 )
 
 
-@explored(60, 400, SPANS, st.data(), st.sampled_from((1, 10**6)), st.booleans())
+@explored(30, 400, SPANS, st.data(), st.sampled_from((1, 10**6)), st.booleans())
 def test_slices_give_what_all_combinations_give(
     span: Span, data: st.DataObject, batch_bytes: int, need_old: bool
 ) -> None:
@@ -133,7 +133,7 @@ CUTS = st.lists(
 SPILLED = st.lists(st.tuples(st.integers(0, 15), st.integers(0, 12)), min_size=1, max_size=9)
 
 
-@explored(60, 400, CUTS, SPILLED)
+@explored(30, 400, CUTS, SPILLED)
 def test_a_row_is_of_the_generation_that_the_next_cut_of_its_hash_ends(
     cuts: list[tuple[Prefix, int]], rows: list[tuple[int, int]]
 ) -> None:

@@ -98,7 +98,7 @@ def batches(draw: st.DrawFn) -> bytes:
 
 
 @explored(
-    60,
+    30,
     100,
     data=batches(),
     lane=st.sampled_from([64, 300, 16 << 10]),

@@ -299,7 +299,7 @@ def test_single_times_are_bounded(
 GAPPED = st.lists(st.integers(-30, 30), min_size=1, max_size=12)
 
 
-@explored(60, 1500, GAPPED, st.integers(1, 6), st.integers(-40, 30))
+@explored(30, 1500, GAPPED, st.integers(1, 6), st.integers(-40, 30))
 def test_an_absence_is_bounded_by_its_smallest_gaps(
     times: list[int], runs: int, until: int
 ) -> None:
@@ -379,7 +379,7 @@ class Registered:
         return WriterSchema(schema_id, "AVRO", TEXT)
 
 
-@explored(60, 1500, st.lists(EVENTS, max_size=30), st.tuples(*[st.integers(-3, 3)] * 3))
+@explored(30, 1500, st.lists(EVENTS, max_size=30), st.tuples(*[st.integers(-3, 3)] * 3))
 def test_a_verdict_is_given_once_and_holds(events: list[Any], clocks: tuple[int, ...]) -> None:
     """Beside a list that is searched from its beginning for each message.
 

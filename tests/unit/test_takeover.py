@@ -439,7 +439,7 @@ def test_a_record_dated_ahead_makes_no_partition_idle_and_hides_no_silence() -> 
 
 
 @explored(
-    100,
+    50,
     2000,
     st.lists(
         st.tuples(
