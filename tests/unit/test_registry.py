@@ -324,17 +324,34 @@ def test_an_id_that_is_unknown_all_day_is_read_in_a_few_steps(
         now_ms = 1_000 * (number + 1)
         keeper(registry, tmp_path, now_ms).resolve(7, at(now_ms))
     assert len(list(tmp_path.glob("7-*.json"))) == 200
-    steps: list[str] = []
-    for name in ("size", "read"):
-        was = getattr(LocalFolder, name)
-        counted = lambda self, file, was=was: (steps.append(file), was(self, file))[1]  # noqa: E731
-        monkeypatch.setattr(LocalFolder, name, counted)
+    steps = looked_at(monkeypatch)
     asked = registry.asked.total()
     found = keeper(registry, tmp_path).resolve(7, at(1, 150_000, 200_000))
     assert found.absence == Absence(200_000)
     assert registry.asked.total() == asked
     assert len(steps) <= 2 * 8 + 1
     assert steps[-1] == "7-199.json"
+
+
+def test_an_id_with_a_schema_is_read_in_two_steps(
+    registry: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each task does so for each id. Kills: a look at the file that is read right after."""
+    registry.register("s", TEXT, schema_id=7)
+    keeper(registry, tmp_path).resolve(7, at(900))
+    steps = looked_at(monkeypatch)
+    keeper(registry, tmp_path).resolve(7, at(900))
+    assert steps == ["7-1.json", "7-0.json"]
+
+
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of files that are looked at or read from now on."""
+    steps: list[str] = []
+    for name in ("size", "read"):
+        was = getattr(LocalFolder, name)
+        counted = lambda self, file, was=was: (steps.append(file), was(self, file))[1]  # noqa: E731
+        monkeypatch.setattr(LocalFolder, name, counted)
+    return steps
 
 
 @pytest.mark.parametrize("there", range(20))

@@ -113,14 +113,17 @@ class KnownSchemas:
         said = self._cached.get(schema_id, _Said())
         if self._place is None or said.schema is not None:
             return said
-        files = self._files(schema_id, said.files)
-        if files == said.files:
-            return said
+        # As if there were one more: most ids have one file, read at the second request then.
+        files = self._files(schema_id, said.files + 1)
         name = _name(schema_id, files - 1)
-        return _Said.of(files, _decoded(self._place.read(name), name, self._place))
+        try:
+            data = self._place.read(name)
+        except FileNotFoundError:
+            return said
+        return _Said.of(files, _decoded(data, name, self._place))
 
     def _files(self, schema_id: int, known: int) -> int:
-        """How many files an id has; `known` are there for certain."""
+        """How many files an id has, at least `known`."""
 
         def is_there(number: int) -> bool:
             assert self._place is not None
