@@ -200,7 +200,7 @@ class Sending:
         return self._sent.done() and self._sent.result().rows == self._look.rows()
 
     def _send(self) -> Summary:
-        def report(progress: ProduceProgress) -> None:  # noqa: ARG001
+        def report(_: ProduceProgress) -> None:
             if self._stop.is_set():
                 raise _Stopped
 

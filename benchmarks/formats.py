@@ -16,6 +16,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,11 +110,11 @@ def measure(rows: int) -> list[tuple[str, int, float]]:
         size = round(array.nbytes / rows) - 4
         part = array.slice(0, max(1, rows // 10))
         cases: list[tuple[str, int, Callable[[], Any]]] = [
-            (name, rows, lambda plan=plan, array=array: decode(plan, array)),  # type: ignore[misc]
+            (name, rows, partial(decode, plan, array)),
             (
                 f"{name}, each",
                 len(part),
-                lambda plan=plan, part=part: decode(plan, part, few_rows=rows),  # type: ignore[misc]
+                partial(decode, plan, part, few_rows=rows),
             ),
         ]
         for case, count, run in cases:

@@ -37,7 +37,11 @@ def accept_loss(
         clock=given.clock,
     )
     if json_:
-        told = {n: getattr(answer, n) for n in ("never_read", "of_before", "held")}
+        told = {
+            "never_read": answer.never_read,
+            "of_before": answer.of_before,
+            "held": answer.held,
+        }
         say_json({**answer.loss.model_dump(), **told})
         return
     for line in accepted_lines(session, answer):
