@@ -195,6 +195,7 @@ class _Step:
         self.results: dict[str, int] = {}
         self.spilled_rows: dict[str, int] = {}
         self.spilled_bytes = 0
+        self.forced_bytes = task.forced_bytes
         self.overflow_bytes = 0
         self.expired_rows = 0
         self.carried_rows = 0
@@ -588,8 +589,9 @@ class _Step:
         What moved or was restored is no reason to merge more in this very epoch.
         """
         fresh = self._came("new")
+        self.forced_bytes = max(self.task.forced_bytes, shelf.room.to_spill(fresh))
         if self.task.may_return:
-            self._reactivate(shelf.room.left(), fresh)
+            self._reactivate(shelf.room.left() - shelf.room.for_work(fresh), fresh)
         other = self._came("installed")
         next_run, encoded, victims = self._fit(shelf, fresh)
         self.overflow_bytes = victims.overflow_bytes
@@ -619,7 +621,7 @@ class _Step:
             task.threshold,
             task.fraction,
             room_bytes,
-            task.forced_bytes,
+            self.forced_bytes,
             brought_bytes,
             task.shape.file_bytes(task.budget_bytes),
             self.returned_bytes,

@@ -5,6 +5,14 @@ thrown-away attempts, everything written now) stay within the budget. `Room` is 
 every write; a merge or a reclaim that does not fit waits, new rows that do not fit are spilled.
 A little room is kept for reclaiming alone (`slack`), or a full folder could never recover.
 
+Room to work. What is copied frees its sources one epoch later, so merging and reclaiming live on
+the room that the new rows leave. With little of it they free less than the next epoch brings, and
+then there is less again: in the end only spills of all that comes keep such a folder within its
+budget, epoch after epoch. So room for work is kept. A merge that cannot end in this step stops
+before it takes it. When new rows would, `Room.to_spill` says how much leaves, by value as ever: as
+much as came, so that the state does not grow, and what is short, so that files wear and give more
+for what is copied. Where epochs are large for the budget this begins below `spill.threshold`.
+
 Known limitation: the manifest is written whether it fits or not. Room is set aside for it, so
 this matters only for budgets of a few kilobytes, or after many thrown-away attempts of one epoch.
 """
@@ -37,6 +45,10 @@ from spillway.engine.state.runs import (
 from spillway.engine.state.statefiles import Merging
 from spillway.storage import Folder
 
+WORK_INTAKES = 1.5
+WORK_IN_BUDGET = 0.2
+"""Room that merging and reclaiming need, in intakes of an epoch, and at most, as a part of the
+budget: measured (decision 15)."""
 MANIFEST_RUN_BYTES = 320
 MANIFEST_GROUP_BYTES = 136
 MANIFEST_BASE_BYTES = 4096
@@ -60,6 +72,15 @@ class Room:
         """Bytes that may still be written (negative: none)."""
         slack = 0 if reclaiming else self.slack_bytes
         return self.budget_bytes - self.used_bytes - self.reserve_bytes - slack
+
+    def for_work(self, intake_bytes: int) -> int:
+        """Bytes that merging and reclaiming need beside an epoch's intake."""
+        return int(min(WORK_INTAKES * intake_bytes, WORK_IN_BUDGET * self.budget_bytes))
+
+    def to_spill(self, intake_bytes: int) -> int:
+        """Bytes to spill so that there is room for work once an epoch's intake is stored."""
+        short = intake_bytes + self.for_work(intake_bytes) - self.left()
+        return intake_bytes + short if intake_bytes and short > 0 else 0
 
 
 def room_of(
@@ -185,22 +206,19 @@ def upkeep(
         next_run,
     )
     fuel = shelf.shape.fuel_bytes(intake_bytes, budget)
-    tight = shelf.room.used_bytes >= shelf.shape.reclaim_hard_from * budget
-    if tight:
-        # Dead bytes go first, those of files that are being merged too: a merge that waits for
-        # room must not keep them.
-        _reclaim(shelf, sessions, _worn(sessions, live, frozenset()), fuel)
     # What a merge has begun and not finished takes room twice, so it leaves the next intake's free.
-    kept_free = intake_bytes if tight else 0
+    kept_free = intake_bytes + shelf.room.for_work(intake_bytes)
     merged, left = 0, []
     for merging in due:
         copied, done = _advance(shelf, sessions[merging.session], merging, fuel - merged, kept_free)
         merged += copied
         if not done:
             left.append(merging)
-    if not tight:
+    busy: set[tuple[str, int, int]] = set()
+    if shelf.room.used_bytes < shelf.shape.reclaim_hard_from * budget:
+        # In a folder that is fuller, a merge that waits for room must not keep dead bytes.
         busy = {(m.session, m.input, s) for m in left for s in m.sources}
-        _reclaim(shelf, sessions, _worn(sessions, live, busy), fuel)
+    _reclaim(shelf, sessions, _worn(sessions, live, busy), fuel)
     return Upkeep(tuple(left), next_run)
 
 
