@@ -182,6 +182,14 @@ def main() -> None:
             print("  ".join(f"{k}={v}" for k, v in line.items()))
         spent = sum(line["statistics"] for line in lines)
         print(f"statistics: {spent / sum(line['wall_s'] for line in lines):.2%} of the steps' time")
+        held = [line["state_bytes"] / args.budget for line in lines[len(lines) // 3 :]]
+        lost = sum(line["overflow_bytes"] for line in lines) / args.budget
+        print(
+            f"together: {sum(line['results'] for line in lines):,} results, "
+            f"{sum(line['cpu_s'] for line in lines):.1f} CPU s; of the budget in use in the last "
+            f"two thirds: mean {np.mean(held):.2f}, least {min(held):.2f}; spilled for want of "
+            f"room: {lost:.2f} budgets"
+        )
     if profiler:
         import pstats
 

@@ -527,8 +527,10 @@ class SpillSettings(Section):
         json_schema_extra=_about(
             "fraction of state.budget_bytes",
             "The rest is room for an epoch's rows and for rewriting files of spilled rows. With "
-            "less of it epochs get smaller; with more, state leaves earlier than it must. A share, "
-            "as the papers' rule (M_u / M_a > theta_m); their experiments have 60 to 200 MB.",
+            "less of it epochs get smaller; with more, state leaves earlier than it must. Where "
+            "epochs are large for the budget, spills begin somewhat earlier (decision 15). A "
+            "share, as the papers' rule (M_u / M_a > theta_m); their experiments have 60 to 200 "
+            "MB.",
         ),
     )
     fraction: float = Field(
