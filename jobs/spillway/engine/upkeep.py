@@ -187,11 +187,7 @@ def upkeep(
     """Drop what is dead, advance merges, reclaim. Changes the sessions' lists of parts."""
     budget = shelf.room.budget_bytes
     live: dict[str, tuple[int, int]] = {}
-    for session in sessions.values():
-        whole = everything(session.drops)
-        for parts in session.parts:
-            live.update({p.file.file: _live(p, whole) for p in parts})
-            parts[:] = [p for p in parts if live[p.file.file][0]]
+    _weigh(sessions, live)
     sizes: dict[tuple[str, int, int], int] = {}
     slices: dict[tuple[str, int, int], int | None] = {}
     for session, part in _all(sessions):
@@ -214,12 +210,32 @@ def upkeep(
         merged += copied
         if not done:
             left.append(merging)
-    busy: set[tuple[str, int, int]] = set()
-    if shelf.room.used_bytes < shelf.shape.reclaim_hard_from * budget:
-        # In a folder that is fuller, a merge that waits for room must not keep dead bytes.
-        busy = {(m.session, m.input, s) for m in left for s in m.sources}
+    busy = {(m.session, m.input, s) for m in left for s in m.sources}
+    if shelf.room.used_bytes >= shelf.shape.reclaim_hard_from * budget:
+        # A merge that waits for room must not keep dead bytes; nor those that it has passed.
+        _weigh(sessions, live, busy)
+        busy.clear()
     _reclaim(shelf, sessions, _worn(sessions, live, busy), fuel)
     return Upkeep(tuple(left), next_run)
+
+
+def _weigh(
+    sessions: dict[str, SessionState],
+    live: dict[str, tuple[int, int]],
+    only: AbstractSet[tuple[str, int, int]] | None = None,
+) -> None:
+    """Note what lives of all files, or of those of some runs, and let go of those that are dead."""
+    for session in sessions.values():
+        whole = everything(session.drops)
+        for parts in session.parts:
+            weighed = [
+                part
+                for part in parts
+                if only is None or (session.name, part.file.input, part.file.run) in only
+            ]
+            live.update({part.file.file: _live(part, whole) for part in weighed})
+            dead = {part.file.file for part in weighed if not live[part.file.file][0]}
+            parts[:] = [part for part in parts if part.file.file not in dead]
 
 
 def _worn(

@@ -41,6 +41,8 @@ class LocalFolder:
         """Return the absolute path of a file, or of the folder itself."""
         if not name:
             return self.root
+        if "/" not in name and name not in (".", "..") and "\0" not in name:
+            return os.path.join(self.root, name)
         parts = PurePosixPath(name).parts
         if name.startswith("/") or ".." in parts or "\0" in name:
             raise ValueError(f"not a name inside a folder: {name!r}")

@@ -23,7 +23,7 @@ import pyarrow as pa
 from spillway.engine.groups import I64, U64
 from spillway.engine.join.hashing import xxhash64
 from spillway.engine.join.kernel import Joined, Rows
-from spillway.engine.join.spec import KAFKA_MS, KEY_HASH, InputSpec, JoinSpec
+from spillway.engine.join.spec import KAFKA_MS, InputSpec, JoinSpec
 from spillway_schemas.hash_space import ROOT, levels, spaces
 from spillway_schemas.journal import HASH_BITS, Prefix
 
@@ -116,12 +116,20 @@ class TreeSpec:
 
     def row_schema(self, input_: int) -> pa.Schema:
         """Keys, payload, identity and times of one input."""
-        join, at = self._local(input_)
-        return join.row_schema(at)
+        return self._schemas[input_][0]
 
     def state_schema(self, input_: int) -> pa.Schema:
         """A row in state: its hash, then the row schema."""
-        return pa.schema([KEY_HASH, *self.row_schema(input_)])
+        return self._schemas[input_][1]
+
+    @cached_property
+    def _schemas(self) -> tuple[tuple[pa.Schema, pa.Schema], ...]:
+        """Row and state schema of each input: every file of a slot is read by them."""
+        found = []
+        for input_ in range(len(self.operators)):
+            join, at = self._local(input_)
+            found.append((join.row_schema(at), join.state_schema(at)))
+        return tuple(found)
 
     def new_schema(self, input_: int) -> pa.Schema:
         """A new row on its way to a slot: the state schema, then its Kafka timestamp."""

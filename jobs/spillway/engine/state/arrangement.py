@@ -139,31 +139,44 @@ class Segments:
         """(rows, bytes) that live in each bucket, int64 (buckets,) both."""
         counts = np.zeros(self.buckets, dtype=np.int64)
         sizes = np.zeros(self.buckets, dtype=np.int64)
-        n = len(rows.key_hash)
-        if not n:
+        if not len(rows.key_hash):
             return counts, sizes
-        ends = np.array([rows.key_hash[0], rows.key_hash[-1]])
-        first, last = np.searchsorted(self.edges, ends, side="right") - 1
-        inner = np.searchsorted(rows.key_hash, self.edges[first + 1 : last + 1])
-        at = np.concatenate([[0], inner, [n]])
-        bucket = self.bucket[first : last + 1]
-        live = np.flatnonzero((self.last[first : last + 1] < born) & (bucket >= 0))
-        np.add.at(counts, bucket[live], np.diff(at)[live])
-        sized = np.diff(bytes_before(rows.table, at) + 8 * at)
-        np.add.at(sizes, bucket[live], sized[live])
+        first, last = self._window(rows)
+        bucket = self.bucket[first:last]
+        live = ((self.last[first:last] < born) & (bucket >= 0)).nonzero()[0]
+        if not len(live):
+            return counts, sizes
+        at = self._starts(rows, first, last)
+        np.add.at(counts, bucket[live], (at[1:] - at[:-1])[live])
+        before = bytes_before(rows.table, at) + 8 * at
+        np.add.at(sizes, bucket[live], (before[1:] - before[:-1])[live])
         return counts, sizes
 
     def slices(self, rows: Rows, born: int, wanted: Bool) -> list[Rows]:
         """What lives in the wanted buckets, bool (buckets,), as few slices, zero-copy."""
-        flags = (self.last < born) & (self.bucket >= 0) & wanted[self.bucket]
-        before = np.zeros_like(flags)
-        before[1:] = flags[:-1]
-        turns = np.flatnonzero(flags != before)
-        at = np.searchsorted(rows.key_hash, self.edges[turns])
-        if len(at) % 2:
-            at = np.append(at, len(rows.key_hash))
-        pairs = at.reshape(-1, 2)
-        return [part_of(rows, a, b) for a, b in pairs.tolist() if a < b]
+        if not len(rows.key_hash):
+            return []
+        first, last = self._window(rows)
+        bucket = self.bucket[first:last]
+        flags = np.zeros(last - first + 2, dtype=np.bool_)
+        flags[1:-1] = (self.last[first:last] < born) & (bucket >= 0) & wanted[bucket]
+        turns = (flags[1:] != flags[:-1]).nonzero()[0]
+        if not len(turns):
+            return []
+        bounds = self._starts(rows, first, last)[turns].reshape(-1, 2)
+        return [part_of(rows, a, b) for a, b in bounds.tolist() if a < b]
+
+    def _window(self, rows: Rows) -> tuple[int, int]:
+        """The segments [first, last) that rows (not none) lie in."""
+        ends = self.edges.searchsorted(rows.key_hash[[0, -1]], side="right")
+        return int(ends[0]) - 1, int(ends[1])
+
+    def _starts(self, rows: Rows, first: int, last: int) -> I64:
+        """Where the rows of segments [first, last) begin, int64 (last - first + 1,), and end."""
+        at = np.empty(last - first + 1, dtype=np.int64)
+        at[0], at[-1] = 0, len(rows.key_hash)
+        at[1:-1] = rows.key_hash.searchsorted(self.edges[first + 1 : last])
+        return at
 
 
 def everything(drops: Drops) -> Segments:

@@ -156,6 +156,17 @@ def note_verified(path: str) -> None:
     _verified.add(path)
 
 
+_OFFSETS = {
+    type_.id: np.dtype(width)
+    for width, types in (
+        (np.int32, (pa.string(), pa.binary())),
+        (np.int64, (pa.large_string(), pa.large_binary())),
+    )
+    for type_ in types
+}
+"""The offsets of values of any length."""
+
+
 def bytes_before(table: pa.Table, at: I64) -> I64:
     """Bytes of the first `at[k]` rows, int64 (k,): a slice's size is a subtraction.
 
@@ -166,13 +177,10 @@ def bytes_before(table: pa.Table, at: I64) -> I64:
     total = np.zeros(len(at), dtype=np.int64)
     for column in table.columns:
         type_ = column.type
-        if pa.types.is_string(type_) or pa.types.is_binary(type_):
-            total += _ends(_one(column), np.int32)[at]
-            bits += 32
-        elif pa.types.is_large_string(type_) or pa.types.is_large_binary(type_):
-            total += _ends(_one(column), np.int64)[at]
-            bits += 64
-        elif not pa.types.is_null(type_):
+        if (offset := _OFFSETS.get(type_.id)) is not None:
+            total += _ends(_one(column), offset, at)
+            bits += 8 * offset.itemsize
+        elif type_.id != pa.lib.Type_NA:
             bits += type_.bit_width
         bits += column.null_count > 0
     return total + at * bits // 8
@@ -220,9 +228,9 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks()
 
 
-def _ends(array: pa.Array, dtype: Any) -> Any:
+def _ends(array: pa.Array, dtype: Any, at: I64) -> Any:
+    """Bytes of the values before each of some rows."""
     if not len(array):
-        return np.zeros(1, dtype=dtype)
+        return 0
     offsets = np.frombuffer(array.buffers()[1], dtype=dtype)
-    offsets = offsets[array.offset : array.offset + len(array) + 1]
-    return offsets - offsets[0]
+    return offsets[at + array.offset].astype(np.int64) - int(offsets[array.offset])
