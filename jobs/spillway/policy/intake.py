@@ -11,14 +11,13 @@ one epoch later, less the intake i that came meanwhile: R' = (R - i) / (1 - k). 
 i < k R, and a slot that passes its threshold by an intake has R = H - i left of the headroom H. So
 i < H k / (1 + k): 0.23 H for k = 0.3. Smaller spills do better than that, for they take whole
 groups, and groups lie in few files, as long as each takes what some epochs bring and some files
-hold (`spillway.engine.spill.spilling`). With more, files of dead rows fill the folder and groups
-must leave for want of room.
+hold (`spillway.engine.spill.spilling`). With more, files of dead rows take room that state could
+have: slots spill below the threshold to have room for rewriting (`spillway.engine.upkeep`).
 
 Below `SMALL_BUDGET_BYTES`, and where the headroom is less than `SMALL_HEADROOM` of the budget, the
 share is `SMALL_INTAKE_SHARE`: files have their least size there, or what is set aside for the
-manifest and for rewriting takes a larger part of the headroom. Both shares are measured: with them
-no spill leaves for want of room at 1 to 60 MiB, with thresholds of 0.8 to 0.9 and spills of 2 to
-30 %.
+manifest and for rewriting takes a larger part of the headroom. Both shares are measured: larger
+epochs cost results, smaller ones CPU time (decision 15).
 
 `rows = INTAKE_SHARE * (1 - threshold) * budget / (bytes a row * skew * growth)`, where skew is the
 share of the fullest slot in the last epoch's new rows, times the number of slots (1 when even), and
@@ -33,7 +32,7 @@ from collections.abc import Collection, Sequence
 from spillway_schemas.journal import SlotTotals
 
 INTAKE_SHARE = 0.3
-"""Of the headroom. More than the bound above, for spills of 30 % leave groups whole, too."""
+"""Of the headroom: 6 % of the budget by default. More than the bound above."""
 SMALL_INTAKE_SHARE = 0.2
 SMALL_BUDGET_BYTES = 8 << 20
 SMALL_HEADROOM = 0.15
