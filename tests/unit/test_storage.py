@@ -102,7 +102,7 @@ def test_names_are_those_of_one_folder(tmp_path: Path) -> None:
         list(place.child("a").names())
 
 
-@pytest.mark.parametrize("name", ["../a", "a/../../b", "/etc/passwd", "a\0b"])
+@pytest.mark.parametrize("name", ["..", "../a", "a/../../b", "/etc/passwd", "a\0b"])
 def test_names_stay_inside(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="inside a folder"):
         folder(str(tmp_path)).write_new(name, b"")
