@@ -176,38 +176,55 @@ def test_a_steady_day_spills_above_the_threshold_and_no_more_than_the_rule_says(
 def test_a_higher_threshold_leaves_less_room_for_dead_rows(tmp_path: Path) -> None:
     found = spills(epochs(tmp_path, 16 << 20, 110, fraction=0.05, threshold=0.9))
     assert len(found) > 9
-    assert sum(spill.overflow > 0 for spill in found) == 0
+    assert sum(spill.overflow for spill in found) <= 0.3 * sum(spill.took for spill in found)
 
 
 @pytest.mark.parametrize(
-    ("rows", "number", "returns"),
+    ("rows", "number", "returns", "least"),
     [
-        (1870, 30, "off"),
-        (1400, 60, "expected-gain"),
-        pytest.param(None, 80, "expected-gain", marks=pytest.mark.server),
+        (1870, 30, "off", 0.5),
+        (1400, 60, "expected-gain", 0.6),
+        pytest.param(None, 80, "expected-gain", 0.68, marks=pytest.mark.server),
     ],
 )
 def test_a_slot_spills_before_its_folder_has_no_room_to_work(
-    tmp_path: Path, rows: int | None, number: int, returns: str
+    tmp_path: Path, rows: int | None, number: int, returns: str, least: float
 ) -> None:
-    """A twenty-fifth of the budget an epoch, and a ninth: no group leaves only because it has new
-    rows, and the slot never loses most of what it holds."""
+    """A twenty-fifth of the budget an epoch to a ninth: spills begin a quarter below the threshold
+    at most, and the slot never loses most of what it holds."""
     budget = 1 << 20
     more = {"reactivation": returns, "left_ms": {DAY: 60_000.0}}
     days = list(epochs(tmp_path, budget, number, rows, fraction=0.05, **more))
-    assert [each.overflow_bytes for each in days] == [0] * number
+    found = spills(iter(days))
     first = next(i for i, each in enumerate(days) if each.spilled_bytes)
     assert min(each.state_bytes for each in days[first:]) >= 0.4 * budget
+    mean = sum(each.state_bytes for each in days[number // 2 :]) / (number - number // 2)
+    assert mean >= least * budget
+    assert min(spill.before for spill in found) >= 0.75 * THRESHOLD * budget
+    for spill in found:
+        assert spill.took < 0.3 * budget
+        assert (spill.overflow > 0) == (spill.before <= THRESHOLD * budget), "and it is counted"
 
 
 def test_room_for_work() -> None:
     room = Room(budget_bytes=1_000, used_bytes=700, reserve_bytes=40, slack_bytes=10)
-    assert (room.left(), room.for_work(40), room.to_spill(40)) == (250, 60, 0)
-    assert (room.for_work(100), room.to_spill(100)) == (150, 0), "just enough"
-    assert room.to_spill(102) == 102 + 5
-    assert (room.for_work(150), room.to_spill(150)) == (200, 150 + 100), "a fifth of the budget"
+    assert (room.left(), room.for_work(40), room.to_spill(40, 700)) == (250, 60, 0)
+    assert (room.for_work(100), room.to_spill(100, 700)) == (150, 0), "just enough"
+    assert room.to_spill(102, 700) == 102 + 5
+    assert (room.for_work(150), room.to_spill(150, 700)) == (200, 150 + 100), "a fifth at most"
+    assert room.to_spill(102, 696) == 102 + 1, "4 bytes go by themselves"
+    assert room.to_spill(102, 695) == 0
     full = replace(room, used_bytes=990)
-    assert (full.to_spill(0), full.to_spill(1)) == (0, 1 + 42), "nothing came, nothing to do"
+    assert full.to_spill(0, 990) == 0, "nothing came"
+    assert full.to_spill(1, 990) == 1 + 42
+    clean = replace(room, used_bytes=9)
+    assert [clean.to_spill(n, 9) for n in (932, 933)] == [0, 933 + 1], "there is little to rewrite"
+
+
+def test_a_first_epoch_that_fits_stays(tmp_path: Path) -> None:
+    [first] = epochs(tmp_path, 1 << 20, 1, 13_000)
+    assert first.state_bytes > 0.7 * (1 << 20)
+    assert (first.spilled_bytes, first.overflow_bytes) == (0, 0)
 
 
 def test_what_leaves_for_want_of_room_is_counted(tmp_path: Path) -> None:

@@ -589,12 +589,14 @@ class _Step:
         What moved or was restored is no reason to merge more in this very epoch.
         """
         fresh = self._came("new")
-        self.forced_bytes = max(self.task.forced_bytes, shelf.room.to_spill(fresh))
+        by_rule = max(self._limits(0, fresh).by_rule(self._state_bytes()), self.forced_bytes)
+        for_room = shelf.room.to_spill(fresh, self._held_bytes())
+        self.forced_bytes = max(self.forced_bytes, for_room)
         if self.task.may_return:
             self._reactivate(shelf.room.left() - shelf.room.for_work(fresh), fresh)
         other = self._came("installed")
         next_run, encoded, victims = self._fit(shelf, fresh)
-        self.overflow_bytes = victims.overflow_bytes
+        self.overflow_bytes = victims.overflow_bytes + max(for_room - by_rule, 0)
         with self.timed("spill"):
             for name, groups in victims.groups.items():
                 self._spill(self.sessions[name], groups)
@@ -604,6 +606,12 @@ class _Step:
                 self.sessions[part.file.session].parts[part.file.input].append(part)
         stays = sum(data.size for _, data in encoded)
         return next_run, stays * fresh // max(fresh + other, 1)
+
+    def _held_bytes(self) -> int:
+        """Bytes of the files that the state is in, and of a manifest like the last one."""
+        parts = [p for s in self.sessions.values() for parts in s.parts for p in parts]
+        files = {part.file.file: part.file.bytes for part in parts}
+        return sum(files.values()) + self.found.sizes.get(self.task.manifest or "", 0)
 
     def _came(self, kind: str) -> int:
         """Bytes of the `new` rows of an epoch, or of those that were `installed`."""

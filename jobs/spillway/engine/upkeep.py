@@ -6,15 +6,15 @@ every write; a merge or a reclaim that does not fit waits, new rows that do not 
 A little room is kept for reclaiming alone (`slack`), or a full folder could never recover.
 
 Room to work. What is copied frees its sources one epoch later, so merging and reclaiming live on
-the room that the new rows leave. With little of it they free less than the next epoch brings, and
-then there is less again: in the end only spills of all that comes keep such a folder within its
-budget, epoch after epoch. So room for work is kept. A merge that cannot end in this step stops
-before it takes it. When new rows would, `Room.to_spill` says how much leaves, by value as ever: as
-much as came, so that the state does not grow, and what is short, so that files wear and give more
-for what is copied. Where epochs are large for the budget this begins below `spill.threshold`.
+the room that the new rows leave. With little of it they free less than the next epoch brings, which
+leaves still less, until only spills of all that comes keep the folder within its budget. So room
+for work is kept. A merge that cannot end in this step leaves it free, and the next intake's. When
+new rows would eat into it, `Room.to_spill` says how much leaves, by value as ever: as much as came,
+so that the state does not grow, and the shortfall, so that files wear and give more for what is
+copied. This may begin below `spill.threshold`, and is counted as what leaves for want of room.
 
 Known limitation: the manifest is written whether it fits or not. Room is set aside for it, so
-this matters only for budgets of a few kilobytes, or after many thrown-away attempts of one epoch.
+this matters only for small budgets, or after a thrown-away attempt of the same epoch.
 """
 
 from __future__ import annotations
@@ -77,9 +77,14 @@ class Room:
         """Bytes that merging and reclaiming need beside an epoch's intake."""
         return int(min(WORK_INTAKES * intake_bytes, WORK_IN_BUDGET * self.budget_bytes))
 
-    def to_spill(self, intake_bytes: int) -> int:
-        """Bytes to spill so that there is room for work once an epoch's intake is stored."""
-        short = intake_bytes + self.for_work(intake_bytes) - self.left()
+    def to_spill(self, intake_bytes: int, held_bytes: int) -> int:
+        """Bytes to spill so that there is room for work once an epoch's intake is stored.
+
+        `held_bytes`: of files that the next step still needs. The others go when it begins.
+        """
+        going = self.used_bytes - held_bytes
+        work = min(self.for_work(intake_bytes), held_bytes)  # what is not there is not rewritten
+        short = intake_bytes + work - self.left() - going
         return intake_bytes + short if intake_bytes and short > 0 else 0
 
 
@@ -202,7 +207,7 @@ def upkeep(
         next_run,
     )
     fuel = shelf.shape.fuel_bytes(intake_bytes, budget)
-    # What a merge has begun and not finished takes room twice, so it leaves the next intake's free.
+    # What a merge has begun and not finished takes room twice.
     kept_free = intake_bytes + shelf.room.for_work(intake_bytes)
     merged, left = 0, []
     for merging in due:
@@ -212,7 +217,7 @@ def upkeep(
             left.append(merging)
     busy = {(m.session, m.input, s) for m in left for s in m.sources}
     if shelf.room.used_bytes >= shelf.shape.reclaim_hard_from * budget:
-        # A merge that waits for room must not keep dead bytes; nor those that it has passed.
+        # A merge that waits for room must not keep dead bytes, nor those that it has copied.
         _weigh(sessions, live, busy)
         busy.clear()
     _reclaim(shelf, sessions, _worn(sessions, live, busy), fuel)

@@ -235,8 +235,8 @@ def _asked(each: Waiting, runs: bool | None) -> Text:
 def overflow_text(session: SessionStatus) -> str:
     """Which spills did not keep their rule, why, and what helps."""
     return (
-        f"{session.overflows} of {times_text(session.spills, 'spill')} took groups of any "
-        "value: the folder had no room for new rows beside files of spilled ones. "
+        f"{session.overflows} of {times_text(session.spills, 'spill')} took groups below the "
+        "threshold: the folder needs room for new rows beside files of spilled ones. "
         "Raise state.budget_bytes, or lower spill.threshold"
     )
 
