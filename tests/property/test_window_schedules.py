@@ -300,9 +300,9 @@ def test_what_had_expired_when_its_slot_was_lost_is_joined_once() -> None:
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("part", range(8))
+@pytest.mark.parametrize("part", range(4))
 def test_the_same_days_with_windows_are_exact(part: int) -> None:
-    """Always the same ones, in eight parts for as many processes."""
+    """Always the same ones, in four parts for as many processes."""
     for number in range(60 * part, 60 * (part + 1)):
         try:
             run(number, 7 * number + 1)
