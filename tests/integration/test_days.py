@@ -275,7 +275,8 @@ def test_a_day_ends_without_rows_that_are_gone(make_day: MakeDay) -> None:
     """What a lost slot left to cleanup is gone from Kafka when that comes. Once somebody has
     accepted it, the day has every result but those of the rows that are gone, and is not
     complete."""
-    day = make_day(budget_bytes=128 << 10, max_rows=2_000)
+    # Enough for the first rows to be in memory still when the slot is lost.
+    day = make_day(budget_bytes=512 << 10, max_rows=2_000)
     day.extra |= {"RECOVERY__MODE": "defer"}
     day.produce(messages(26, ROWS, keys=2_000))
     day.ok("stream", "--session", FIRST, "--available-now")
