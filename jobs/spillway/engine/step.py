@@ -281,17 +281,14 @@ class _Step:
             figures = figures_table(task.groups, task.slot, self.figures, task.now_ms)
         with self.timed("manifest"):
             for session in self.sessions.values():
-                born = [part.file.born for parts in session.parts for part in parts]
+                born = [part.file.born for part in session.all_parts()]
                 session.drops = session.drops.since(min(born, default=task.epoch + 1))
             manifest = Manifest(
                 slot=task.slot,
                 epoch=task.epoch,
                 next_run=kept.next_run,
                 runs=tuple(
-                    part.file
-                    for session in self.sessions.values()
-                    for parts in session.parts
-                    for part in parts
+                    part.file for session in self.sessions.values() for part in session.all_parts()
                 ),
                 drops={s.name: s.drops for s in self.sessions.values() if any(s.parts)},
                 merges=kept.merges,
@@ -609,9 +606,8 @@ class _Step:
 
     def _held_bytes(self) -> int:
         """Bytes of the files that the state is in, and of a manifest like the last one."""
-        parts = [p for s in self.sessions.values() for parts in s.parts for p in parts]
-        files = {part.file.file: part.file.bytes for part in parts}
-        return sum(files.values()) + self.found.sizes.get(self.task.manifest or "", 0)
+        files = sum(p.file.bytes for s in self.sessions.values() for p in s.all_parts())
+        return files + self.found.sizes.get(self.task.manifest or "", 0)
 
     def _came(self, kind: str) -> int:
         """Bytes of the `new` rows of an epoch, or of those that were `installed`."""

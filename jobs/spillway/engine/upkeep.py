@@ -49,6 +49,8 @@ WORK_INTAKES = 1.5
 WORK_IN_BUDGET = 0.2
 """Room that merging and reclaiming need, in intakes of an epoch, and at most, as a part of the
 budget: measured (decision 15)."""
+RunKey = tuple[str, int, int]
+"""Session, input and number of a logical run."""
 MANIFEST_RUN_BYTES = 320
 MANIFEST_GROUP_BYTES = 136
 MANIFEST_BASE_BYTES = 4096
@@ -193,10 +195,10 @@ def upkeep(
     budget = shelf.room.budget_bytes
     live: dict[str, tuple[int, int]] = {}
     _weigh(sessions, live)
-    sizes: dict[tuple[str, int, int], int] = {}
-    slices: dict[tuple[str, int, int], int | None] = {}
+    sizes: dict[RunKey, int] = {}
+    slices: dict[RunKey, int | None] = {}
     for session, part in _all(sessions):
-        key = (session.name, part.file.input, part.file.run)
+        key = _run_of(session, part)
         sizes[key] = sizes.get(key, 0) + live[part.file.file][0]
         slices[key] = part.file.slice
     kept = [m for m in under_way if any((m.session, m.input, s) in sizes for s in m.sources)]
@@ -227,40 +229,39 @@ def upkeep(
 def _weigh(
     sessions: dict[str, SessionState],
     live: dict[str, tuple[int, int]],
-    only: AbstractSet[tuple[str, int, int]] | None = None,
+    only: AbstractSet[RunKey] | None = None,
 ) -> None:
     """Note what lives of all files, or of those of some runs, and let go of those that are dead."""
     for session in sessions.values():
         whole = everything(session.drops)
+        for part in session.all_parts():
+            if only is None or _run_of(session, part) in only:
+                live[part.file.file] = _live(part, whole)
         for parts in session.parts:
-            weighed = [
-                part
-                for part in parts
-                if only is None or (session.name, part.file.input, part.file.run) in only
-            ]
-            live.update({part.file.file: _live(part, whole) for part in weighed})
-            dead = {part.file.file for part in weighed if not live[part.file.file][0]}
-            parts[:] = [part for part in parts if part.file.file not in dead]
+            parts[:] = [p for p in parts if p.file.file not in live or live[p.file.file][0]]
 
 
 def _worn(
     sessions: dict[str, SessionState],
     live: Mapping[str, tuple[int, int]],
-    busy: AbstractSet[tuple[str, int, int]],
+    busy: AbstractSet[RunKey],
 ) -> list[FileLiveness]:
     """The files of before this step's merges, without those of `busy` runs."""
     return [
         FileLiveness(part.file.file, part.file.row_bytes, live[part.file.file][1])
         for session, part in _all(sessions)
-        if part.file.file in live and (session.name, part.file.input, part.file.run) not in busy
+        if part.file.file in live and _run_of(session, part) not in busy
     ]
 
 
 def _all(sessions: dict[str, SessionState]) -> Iterator[tuple[SessionState, RunWindow]]:
     for session in sessions.values():
-        for parts in session.parts:
-            for part in parts:
-                yield session, part
+        for part in session.all_parts():
+            yield session, part
+
+
+def _run_of(session: SessionState, part: RunWindow) -> RunKey:
+    return session.name, part.file.input, part.file.run
 
 
 def _live(part: RunWindow, whole: Segments) -> tuple[int, int]:

@@ -27,6 +27,14 @@ _TOLD = re.compile(r"\(os error (\d+)\)|\bOs \{ code: (\d+)")
 """How Rust's libraries put the number of the operating system's error into their texts."""
 
 
+def parts_of(name: str) -> list[str]:
+    """The parts of a file's name inside a folder. Raises ValueError when it leads out of it."""
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if name.startswith("/") or ".." in parts or "\0" in name:
+        raise ValueError(f"not a name inside a folder: {name!r}")
+    return parts
+
+
 class StorageError(OSError):
     """A file operation that failed for a reason that a person can mend; says which."""
 

@@ -9,13 +9,12 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow as pa
 
 from spillway.private import FILE_MODE, open_private, private_folder, refuse_link
-from spillway.storage.folders import ADVICE, FileInfo, StorageError, storage_error
+from spillway.storage.folders import ADVICE, FileInfo, StorageError, parts_of, storage_error
 
 _WRITING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 """What an open file's own writes fail with."""
@@ -41,12 +40,7 @@ class LocalFolder:
         """Return the absolute path of a file, or of the folder itself."""
         if not name:
             return self.root
-        if "/" not in name and name not in (".", "..") and "\0" not in name:
-            return os.path.join(self.root, name)
-        parts = PurePosixPath(name).parts
-        if name.startswith("/") or ".." in parts or "\0" in name:
-            raise ValueError(f"not a name inside a folder: {name!r}")
-        return os.path.join(self.root, *parts)
+        return os.path.join(self.root, *parts_of(name))
 
     @property
     def library_options(self) -> None:

@@ -38,7 +38,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
-from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 import obstore
@@ -54,7 +53,7 @@ from obstore.exceptions import (
 )
 from obstore.store import from_url
 
-from spillway.storage.folders import FileInfo, StorageError, UnsafeStore
+from spillway.storage.folders import FileInfo, StorageError, UnsafeStore, parts_of
 from spillway_schemas.secret import Options, hide, revealed
 from spillway_schemas.stores import (
     CONNECTION,
@@ -506,8 +505,7 @@ def _absent(path: str) -> FileNotFoundError:
 
 
 def _inside(name: str) -> str:
-    if name.startswith("/") or ".." in PurePosixPath(name).parts or "\0" in name:
-        raise ValueError(f"not a name inside a folder: {name!r}")
+    parts_of(name)
     return name
 
 

@@ -125,11 +125,8 @@ class TreeSpec:
     @cached_property
     def _schemas(self) -> tuple[tuple[pa.Schema, pa.Schema], ...]:
         """Row and state schema of each input: every file of a slot is read by them."""
-        found = []
-        for input_ in range(len(self.operators)):
-            join, at = self._local(input_)
-            found.append((join.row_schema(at), join.state_schema(at)))
-        return tuple(found)
+        places = map(self._local, range(len(self.operators)))
+        return tuple((join.row_schema(at), join.state_schema(at)) for join, at in places)
 
     def new_schema(self, input_: int) -> pa.Schema:
         """A new row on its way to a slot: the state schema, then its Kafka timestamp."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
@@ -94,6 +95,10 @@ class SessionState:
     """The epoch's new rows."""
     carried: list[list[Rows]] = field(default_factory=list)
     """Rows of the session before that come in this epoch; neither old nor new."""
+
+    def all_parts(self) -> Iterator[RunWindow]:
+        """What counts of all files, input by input."""
+        return chain.from_iterable(self.parts)
 
     def old(self, inputs: Iterable[int]) -> list[list[Rows]]:
         """Per input the rows that were there before the epoch's new ones."""
