@@ -42,7 +42,7 @@ from rich.console import Console
 
 from benchmarks import ROOT
 from benchmarks.side_by_side import report
-from benchmarks.side_by_side.__main__ import fill_progress, interrupt, memory_folder
+from benchmarks.side_by_side.__main__ import fill_progress, memory_folder
 from benchmarks.side_by_side.contests import CONTESTS, TIME, Contest
 from benchmarks.side_by_side.delays import delays_s, quantile, seen, sent
 from benchmarks.side_by_side.outcome import Outcome, of_join
@@ -388,7 +388,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = options(arguments)
     contest = TIMED[given.query]
     name = section(given.query)
-    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does
     folder = var_folder() / "bench-delay"
     folder.mkdir(parents=True, exist_ok=True)
     for log in folder.glob("*.log"):

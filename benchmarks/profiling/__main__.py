@@ -17,7 +17,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from rich.console import Console
@@ -77,7 +76,7 @@ class Profiled:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fill the topics, run twice (times; functions), print the tables. 3: a run failed."""
     given = options(arguments)
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does
     folder = (given.folder or var_folder() / "bench").resolve()
     folder.mkdir(parents=True, exist_ok=True)
     wanted = SYMBOL.resized(given.rows, given.keys)
@@ -99,10 +98,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = _markdown(given, topics, sections)
         page.write_text(report.replace_section(page.read_text(), "profile", text))
     return 0
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    raise KeyboardInterrupt
 
 
 def _profiled(

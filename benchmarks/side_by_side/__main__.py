@@ -20,7 +20,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from rich.console import Console
@@ -85,7 +84,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fill the topics, run the programs, report. 1: they disagree; 3: a program failed."""
     given = options(arguments)
-    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does
     folder = (given.folder or var_folder() / "bench").resolve()
     folder.mkdir(parents=True, exist_ok=True)
     load = os.getloadavg()[0]
@@ -108,11 +107,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         out.print("stopped")
         return 130
-
-
-def interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    """End this process as Ctrl-C does, so that it ends the broker and the programs first."""
-    raise KeyboardInterrupt
 
 
 @contextmanager
