@@ -11,11 +11,12 @@
 Beside them, `<n>-<sha256>.snapshot` is a snapshot of the journal after entry n, named by its bytes,
 and `<session>-<first>-<last>-<attempt>-<sha256>.parquet` the archived journal entries of a session.
 
-A name is fresh: `attempt` is new for every attempt, so that nothing is ever replaced. What a
-name says is all that the garbage rules know about a file that no table names. So this is the only
-place that spells names, and `origin` knows exactly those that can be spelt here: numbers have no
-leading zeros, sessions are dates, an attempt is 12 or 16 hexadecimal digits, and the only folder
-in front is a partition's. Anything else is somebody else's file, and stays.
+A name is fresh: `attempt` is new for every attempt, so that nothing is ever replaced. Those of the
+streaming job begin with the turn of the job that made them (`turn`). What a name says is all that
+the garbage rules know about a file that no table names. So this is the only place that spells
+names, and `origin` knows exactly those that can be spelt here: numbers have no leading zeros,
+sessions are dates, an attempt is 12 or 16 hexadecimal digits, and the only folder in front is a
+partition's. Anything else is somebody else's file, and stays.
 """
 
 from __future__ import annotations
@@ -79,6 +80,20 @@ _ARCHIVED = re.compile(
     rf"(?P<session>{_DATE})-(?P<first>{_NUMBER})-(?P<last>{_NUMBER})-(?P<attempt>{_ATTEMPT})"
     rf"-(?P<digest>{_SHA256})\.parquet"
 )
+
+
+TURN_DIGITS = 7
+
+
+def turn(term: int, job: int) -> str:
+    """How the attempts of one job at an epoch begin: the driver's term, and a count of its
+    jobs at that epoch. As texts, those of later jobs are greater."""
+    return f"{min(term, 0xFFFFFF):06x}{min(job, 0xF):x}"
+
+
+def turn_of(attempt: str) -> str:
+    """The turn that an attempt begins with."""
+    return attempt[:TURN_DIGITS]
 
 
 def data_name(epoch: int, attempt: str, slot: int, k: int) -> str:

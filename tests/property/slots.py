@@ -40,6 +40,7 @@ from spillway.storage import Folder, folder
 from spillway.stream.decoding import DecodeTask, _by_session, were_held
 from spillway.stream.messages import MessageSource
 from spillway.stream.tasks import JobSettings, decode_task, step_tasks
+from spillway_schemas.filenames import turn
 from spillway_schemas.journal import (
     Claim,
     Cut,
@@ -262,14 +263,14 @@ class Slots:
             budgets=self.budgets[-1],
         )
 
-    def tasks(self, plan: Plan) -> dict[int, StepTask]:
-        """The steps' tasks, each a fresh attempt."""
+    def tasks(self, plan: Plan, job: int = 1) -> dict[int, StepTask]:
+        """The steps' tasks of one of the epoch's jobs, each a fresh attempt."""
         tasks = step_tasks(self.settings, plan, GroupMap(plan.groups), now_ms=plan.epoch * 1000)
         return {
             slot: replace(
                 task,
                 **self.options,
-                attempt=f"{next(self.attempts):016x}",
+                attempt=f"{turn(1, job)}{next(self.attempts):09x}",
                 written_at_us=1_700_000_000_000_000,
             )
             for slot, task in tasks.items()
@@ -296,8 +297,8 @@ class Slots:
         def neighbour(tasks: dict[int, StepTask], slot: int) -> tuple[StepTask, Folder] | None:
             return None if slot in self.elsewhere else (tasks[slot], self.state(slot))
 
-        def attempt() -> list[SlotReport]:
-            tasks = self.tasks(plan)
+        def attempt(job: int) -> list[SlotReport]:
+            tasks = self.tasks(plan, job)
             moved = [
                 block
                 for s, task in tasks.items()
@@ -307,11 +308,11 @@ class Slots:
             self.handed += sum(len(decode_moved(b).files) for b in moved if b.kind == "moved")
             return [self._step(task, [*fixed, *moved]) for task in tasks.values()]
 
-        for _ in range(thrown_away):
-            attempt()
-        reports = attempt()
+        for job in range(1, thrown_away + 1):
+            attempt(job)
+        reports = attempt(thrown_away + 1)
         if zombie:
-            attempt()
+            attempt(1)  # of the same job, where none was thrown away
         entry = entry_of(self.journal, plan, reports, started_at="", written_at="", seconds={})
         self.journal = fold(self.journal, entry)
         self.read += rows

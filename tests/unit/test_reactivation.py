@@ -291,6 +291,7 @@ def test_half_of_what_a_spill_takes_may_come_back() -> None:
     assert returned(sizes, gain) == [3, 4, 5], "the rule takes 120, half is 60; 24 + 32 + 40"
     assert returned(sizes, None) == []
     assert returned(sizes, gain, forced_bytes=1) == [], "who forces a spill wants the memory"
+    assert returned(sizes, gain, short_bytes=1) == [], "nor while upkeep wants room"
     assert returned(sizes, gain, room_bytes=50) == [3], "half of the room is 25"
     assert returned(sizes, gain, room_bytes=0) == []
     empty = [150, 410, 0, 0, 0, 0, 0, 0, 0]

@@ -83,7 +83,7 @@ def test_the_new_owner_names_the_files_and_copies_nothing(slots: Slots) -> None:
     assert [block.kind for block in blocks if block.kind == "state"] == []
     assert sum(file.rows for file in given.files) == given.rows > 0
     # Named so that the new owner deletes them, too, when nobody names them any more.
-    assert {born_of(WAREHOUSE, file.file) for file in given.files} == {1}
+    assert {born_of(WAREHOUSE, file.file)[0] for file in given.files} == {1}
     assert {file.run for file in given.files} == {0}
     before = {info.name for info in slots.state(1).list()}
     report = move.step(blocks)

@@ -49,6 +49,7 @@ from spillway.policy.victims import (
     victim_order,
 )
 from spillway.storage import folder
+from spillway_schemas.filenames import turn
 from spillway_schemas.journal import Prefix, SlotTotals
 from tests.property.slots import KEY
 
@@ -85,10 +86,12 @@ def epochs(
     fraction: float = FRACTION,
     threshold: float = THRESHOLD,
     halved_at: int | None = None,
+    repeated_at: int | None = None,
     **options: Any,
 ) -> Iterator[SlotTotals]:
     """Epochs of `rows` rows, by default of as many as the policy allows. `halved_at`: the epoch
-    from which on the budget is half; `options`: more of each step's task."""
+    from which on the budget is half; `repeated_at`: of which two jobs' reports are thrown away;
+    `options`: more of each step's task."""
     state, tables = folder(str(root)).child("slot"), folder(str(root)).child("tables")
     draw = np.random.default_rng(5)
     manifest, offset = None, 0
@@ -111,7 +114,7 @@ def epochs(
         task = StepTask(
             slot=0,
             epoch=epoch,
-            attempt=f"{epoch:016x}",
+            attempt="",
             warehouse_id="w",
             session=DAY,
             manifest=manifest,
@@ -123,7 +126,9 @@ def epochs(
             now_ms=epoch * 1000,
             **options,
         )
-        report = step(SPEC, task, blocks, state, tables.child)
+        for job in range(1, 4 if epoch == repeated_at else 2):
+            named = replace(task, attempt=f"{turn(1, job)}{epoch:09x}")
+            report = step(SPEC, named, blocks, state, tables.child)
         assert report.totals is not None
         manifest, offset = report.manifest, offset + each
         yield report.totals
@@ -227,6 +232,19 @@ def test_a_first_epoch_that_fits_stays(tmp_path: Path) -> None:
     assert (first.spilled_bytes, first.overflow_bytes) == (0, 0)
 
 
+def test_a_repeated_epoch_has_the_room_of_the_first_attempt(tmp_path: Path) -> None:
+    """Another slot's host is lost, so this one's report is thrown away. With the files of that
+    attempt in its folder it lost all that it held."""
+    once, again = (
+        list(epochs(tmp_path / name, 1 << 20, 10, 1870, repeated_at=at))
+        for name, at in (("once", None), ("again", 8))
+    )
+    same = {"busy_s": 0.0, "seconds": {}}
+    of_both = [[each.model_copy(update=same) for each in days] for days in (once, again)]
+    assert of_both[0] == of_both[1]
+    assert once[8].folder_bytes > 0.85 * (1 << 20), "a second one would not fit"
+
+
 def test_what_leaves_for_want_of_room_is_counted(tmp_path: Path) -> None:
     """A budget that is halved: the folder is over it, so nothing that comes finds room."""
     days = list(epochs(tmp_path, 1 << 20, 19, halved_at=18))
@@ -267,6 +285,17 @@ def test_for_want_of_room_only_what_has_just_come_leaves() -> None:
     ):
         limits = Limits(budget_bytes=10_000, threshold=0.8, fraction=0.3, room_bytes=room)
         assert victims(sizes, intake, limits) == (leave, overflow)
+
+
+def test_for_room_to_work_the_first_leave_and_what_the_rule_takes_counts() -> None:
+    sizes = [400, 300, 200, 100]
+    for short, leave, overflow in ((1, [0], 400), (400, [0], 400), (401, [0, 1], 700)):
+        limits = Limits(10_000, 0.8, 0.3, 1_000, short_bytes=short)
+        assert victims(sizes, [0] * 4, limits) == (leave, overflow)
+    # The rule takes 300, and a whole group for it.
+    for short, leave, overflow in ((400, [0], 0), (401, [0, 1], 300), (9_999, [0, 1, 2, 3], 600)):
+        limits = Limits(1_000, 0.8, 0.3, 1_000, short_bytes=short)
+        assert victims(sizes, [0] * 4, limits) == (leave, overflow)
 
 
 def test_a_single_byte_and_groups_without_any() -> None:

@@ -26,6 +26,7 @@ from spillway.engine.state.statefiles import (
     write_manifest,
 )
 from spillway.storage import folder
+from spillway_schemas.filenames import turn, turn_of
 
 
 def test_only_old_files_that_the_manifest_does_not_use_are_garbage() -> None:
@@ -37,6 +38,19 @@ def test_only_old_files_that_the_manifest_does_not_use_are_garbage() -> None:
     assert list(garbage("w", names, 5, {manifest, used})) == [old, last]
     assert list(garbage("w", names, 4, {manifest, used})) == [old]
     assert list(garbage("w", names, 5, set())) == [old, used, last, manifest]
+
+
+def test_what_an_earlier_job_wrote_in_this_epoch_is_garbage() -> None:
+    """A later one of its driver, or another driver, which has claimed the journal since. What the
+    same job wrote is not: another of its tasks may be the one that the journal will name."""
+    turns = [turn(2, 8), turn(3, 1), turn(3, 2), turn(11, 1)]
+    names = [name_of("w", 6, f"{each}abcdef012", "0") for each in turns]
+    later = name_of("w", 7, f"{turn(1, 1)}abcdef012", "0")
+    for at, each in enumerate(turns):
+        assert list(garbage("w", [*names, later], 5, {names[0]}, each)) == names[1:at]
+    assert [turn_of(f"{each}abcdef012") for each in turns] == turns
+    assert turns == sorted(turns)
+    assert turn(1 << 24, 16) == turn((1 << 24) - 1, 15) == "f" * 7, "names are of one length"
 
 
 def test_what_is_left_is_what_takes_room(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ from spillway.stream.tasks import (
     step_tasks,
 )
 from spillway.stream.worker import REPORT_SCHEMA, StepJob, extract_batches, step_batches
+from spillway_schemas.filenames import turn
 from spillway_schemas.journal import Cut, Prefix, SlotReport, SlotTotals, TracedGroup
 from tests.property.reference import Row
 from tests.property.slots import DAYS, KEY, WAREHOUSE, Slots, key_of, spec_of
@@ -485,6 +486,7 @@ class Epochs:
             state_root=str(self.root / "state"),
             executor_may_override_state_root=True,
             warehouse_root=str(self.root / "warehouse"),
+            turn=turn(3, 2),
             hand_over=hand_over,
         )
 
@@ -543,7 +545,7 @@ def test_a_step_gives_one_report(epochs: Epochs) -> None:
             path.name for path in (epochs.root / "state" / WAREHOUSE / f"slot-{slot}").iterdir()
         ]
         assert each.manifest in names
-        assert re.fullmatch("[0-9a-f]{16}", each.attempt)
+        assert re.fullmatch("0000032[0-9a-f]{9}", each.attempt), "the driver's term, its job"
         for record in each.files:
             assert (epochs.root / "warehouse" / record.table / record.path).stat().st_size
 

@@ -1,9 +1,9 @@
 """One slot's part of one epoch: from the named manifest and the epoch's blocks to a report.
 
 Model: a step is a function of (task, blocks, the files that the task's manifest names). It writes
-files under fresh names only, deletes nothing that the manifest of the epoch before uses, and
-*returns* what it did; until a journal entry names its report, nothing of it exists. So it may
-run any number of times, also at once.
+files under fresh names only, deletes nothing that the manifest of the epoch before uses, nor what
+the journal may yet name (`state.statefiles`), and *returns* what it did; until a journal entry
+names its report, nothing of it exists. So it may run any number of times, also at once.
 
 Order, and why:
 
@@ -100,6 +100,7 @@ from spillway.policy.expected import (
 )
 from spillway.policy.victims import VictimContext
 from spillway.storage import Folder
+from spillway_schemas.filenames import turn_of
 from spillway_schemas.hash_space import join_of
 from spillway_schemas.journal import (
     DELAY_EDGES_MS,
@@ -195,7 +196,7 @@ class _Step:
         self.results: dict[str, int] = {}
         self.spilled_rows: dict[str, int] = {}
         self.spilled_bytes = 0
-        self.forced_bytes = task.forced_bytes
+        self.short_bytes = 0
         self.overflow_bytes = 0
         self.expired_rows = 0
         self.carried_rows = 0
@@ -231,6 +232,7 @@ class _Step:
                 born_before=task.born_before,
                 manifest_name=task.manifest,
                 manifest=self.manifest if task.manifest else None,
+                turn=turn_of(task.attempt),
             )
         with self.timed("install"):
             self.known_figures = pa.concat_tables([self.manifest.figures, *intake.figures])
@@ -586,14 +588,12 @@ class _Step:
         What moved or was restored is no reason to merge more in this very epoch.
         """
         fresh = self._came("new")
-        by_rule = max(self._limits(0, fresh).by_rule(self._state_bytes()), self.forced_bytes)
-        for_room = shelf.room.to_spill(fresh, self._held_bytes())
-        self.forced_bytes = max(self.forced_bytes, for_room)
+        self.short_bytes = shelf.room.to_spill(fresh, self._held_bytes())
         if self.task.may_return:
             self._reactivate(shelf.room.left() - shelf.room.for_work(fresh), fresh)
         other = self._came("installed")
         next_run, encoded, victims = self._fit(shelf, fresh)
-        self.overflow_bytes = victims.overflow_bytes + max(for_room - by_rule, 0)
+        self.overflow_bytes = victims.overflow_bytes
         with self.timed("spill"):
             for name, groups in victims.groups.items():
                 self._spill(self.sessions[name], groups)
@@ -625,10 +625,11 @@ class _Step:
             task.threshold,
             task.fraction,
             room_bytes,
-            self.forced_bytes,
+            task.forced_bytes,
             brought_bytes,
             task.shape.file_bytes(task.budget_bytes),
             self.returned_bytes,
+            self.short_bytes,
         )
 
     def _fit(

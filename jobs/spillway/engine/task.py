@@ -31,7 +31,7 @@ class StepTask:
     slot: int
     epoch: int
     attempt: str
-    """Fresh for every try: part of every file's name."""
+    """Fresh for every try: part of every file's name. Begins with the job's turn."""
     warehouse_id: str
     session: str
     """The open session."""
@@ -103,7 +103,7 @@ class StepTask:
 
     @property
     def born_before(self) -> int:
-        """Files born later than this are never garbage to this step."""
+        """Files born later than this are garbage only where an earlier job wrote them."""
         return self.epoch - 1
 
     def sample_seed(self, join: int, session: str, batch: int) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """Writing runs, advancing merges and reclaiming dead bytes, within the room of the folder.
 
-Invariant: the bytes of all files in the slot's folder (those of the manifest before, files of
-thrown-away attempts, everything written now) stay within the budget. `Room` is asked before
+Invariant: the bytes of all files in the slot's folder (those of the manifest before, files of other
+tasks of the same job, everything written now) stay within the budget. `Room` is asked before
 every write; a merge or a reclaim that does not fit waits, new rows that do not fit are spilled.
 A little room is kept for reclaiming alone (`slack`), or a full folder could never recover.
 
@@ -14,7 +14,7 @@ so that the state does not grow, and the shortfall, so that files wear and give 
 copied. This may begin below `spill.threshold`, and is counted as what leaves for want of room.
 
 Known limitation: the manifest is written whether it fits or not. Room is set aside for it, so
-this matters only for small budgets, or after a thrown-away attempt of the same epoch.
+this matters only for small budgets, or where Spark runs a slot's task again within a job.
 """
 
 from __future__ import annotations

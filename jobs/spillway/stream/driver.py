@@ -258,6 +258,7 @@ class StreamDriver:
         try:
             reports = self._job.run(
                 plan,
+                term=self.state.term,
                 attempt=attempt,
                 now_ms=now_ms,
                 statistics=statistics,

@@ -51,6 +51,7 @@ from spillway.stream.worker import (
     probe_batches,
     step_batches,
 )
+from spillway_schemas.filenames import turn
 from spillway_schemas.journal import SlotReport, Topic, TracedGroup
 
 HOSTS_LOOK_S = 1.0
@@ -220,12 +221,13 @@ class EpochJob:
         self,
         plan: Plan,
         *,
+        term: int,
         attempt: int,
         now_ms: int,
         statistics: bool,
         recent: Sequence[SlotFigures],
     ) -> list[SlotReport]:
-        """Run the epoch; its reports.
+        """Run the epoch; its reports. `term`: of the driver; `attempt`: its jobs at this epoch.
 
         `recent`: what each slot did since statistics were last written; empty when that is not
         known.
@@ -255,6 +257,7 @@ class EpochJob:
             state_root=self.settings.state_root,
             executor_may_override_state_root=self.settings.executor_may_override_state_root,
             warehouse_root=self.settings.warehouse_root,
+            turn=turn(term, attempt),
             hand_over=attempt == 1,
             warehouse_options=self.settings.warehouse_options,
         )

@@ -49,6 +49,8 @@ class StepJob:
     executor_may_override_state_root: bool
     """Whether SPILLWAY_STATE__ROOT of the executor's host goes before `state_root`."""
     warehouse_root: str
+    turn: str
+    """How its attempts' names begin (`spillway_schemas.filenames.turn`)."""
     hand_over: bool
     """Whether state that moves within a host is written where it goes: not in a repeated attempt,
     for what made the first one fail may be such a file."""
@@ -65,14 +67,14 @@ class StepJob:
         root = private(own or self.state_root)
         return root.child(task.warehouse_id).child(f"slot-{task.slot}")
 
+    def fresh_attempt(self) -> str:
+        """The name of one more attempt at a task."""
+        return (self.turn + uuid.uuid4().hex)[:16]
+
     def neighbour(self, slot: int) -> tuple[StepTask, Folder] | None:
         """Another slot's task, and where its state would be if it lay on this host."""
         task = self.tasks.get(slot)
         return None if task is None else (task, self.state(task))
-
-
-def _fresh_attempt() -> str:
-    return uuid.uuid4().hex[:16]
 
 
 def extract_batches(job: StepJob, batches: Iterable[Any]) -> Iterator[Any]:
@@ -83,7 +85,7 @@ def extract_batches(job: StepJob, batches: Iterable[Any]) -> Iterator[Any]:
         for anchor in from_batch(batch):
             task = job.tasks.get(slot_of[anchor.slot])
             if task is not None and task.leaving:
-                task = replace(task, attempt=_fresh_attempt())
+                task = replace(task, attempt=job.fresh_attempt())
                 neighbour = job.neighbour if job.hand_over else nobody
                 for block in extract(job.spec, task, job.state(task), neighbour):
                     yield salted(job.salts, [block])
@@ -113,7 +115,7 @@ def step_batches(job: StepJob, batches: Iterable[Any]) -> Iterator[Any]:
         return
     # The time of the results: now that their rows are decoded, not when the driver planned.
     now_us = time.time_ns() // 1000
-    task = replace(job.tasks[slot], attempt=_fresh_attempt(), written_at_us=now_us)
+    task = replace(job.tasks[slot], attempt=job.fresh_attempt(), written_at_us=now_us)
     warehouse = folder(job.warehouse_root, job.warehouse_options)
     state = job.state(task)
     report = step(job.spec, task, blocks, state, warehouse.child)

@@ -169,7 +169,9 @@ class Rules:
     generation_of: Callable[[int, int], int] = generation_of
     may_return: Callable[[int, int], bool] = may_return
     stages: Callable[[Sequence[Prefix], Sequence[int]], list[list[int]]] = stages
-    garbage: Callable[[str, Iterable[str], int, Collection[str | None]], Iterable[str]] = garbage
+    garbage: Callable[[str, Iterable[str], int, Collection[str | None], str], Iterable[str]] = (
+        garbage
+    )
     spilled: Callable[[SessionState, Segments, Bool], Sliced] = spilled
     drop_spilled: Callable[[SessionState, Sequence[Prefix], int], None] = drop_spilled
     flush_ranges: Callable[[GroupMap, int, Sequence[Prefix]], list[Prefix]] = flush_ranges

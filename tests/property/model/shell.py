@@ -37,6 +37,7 @@ from spillway.stream.decoding import made_again
 from spillway.stream.messages import MessageSource
 from spillway.stream.tasks import JobSettings, decode_task, step_tasks
 from spillway_schemas.commands import Command
+from spillway_schemas.filenames import turn
 from spillway_schemas.journal import (
     Claim,
     Epoch,
@@ -383,7 +384,7 @@ class Shell:
         tries = dict.fromkeys(works, 0)
         reports: list[SlotReport] = []
         for slot, work in works.items():
-            live[slot] = self.launch(work)
+            live[slot] = self.launch(work, attempt)
         while live:
             if probes.given and context.flip(context.faults.host_lost_midway):
                 self.world.lose_host(rng.randrange(len(self.world.hosts)))
@@ -399,7 +400,7 @@ class Shell:
                 for each in [slot for slot in live if rng.random() < 0.5]:
                     self.say(f"slot {each} had not read them")
                     work = Work(tasks[each], probes.gathered(each), context.spill_rate)
-                    works[each], live[each] = work, self.launch(work)
+                    works[each], live[each] = work, self.launch(work, attempt)
             slot = rng.choice(list(live))
             name, host, task = live[slot]
             died = True
@@ -429,7 +430,7 @@ class Shell:
                     self.end_tasks(live)
                     self.tell(JobFailed(f"slot {slot} failed {tries[slot]} times"))
                     return
-                live[slot] = self.launch(works[slot])
+                live[slot] = self.launch(works[slot], attempt)
             self.tasks = [(name, task) for name, _, task in live.values()]
             if rng.random() < 0.4:
                 yield
@@ -476,7 +477,8 @@ class Shell:
                 rows = listed(rows_of(session, segments, wanted)[0])
                 given += len(rows)
                 if beside and rows:
-                    file = name_of(WAREHOUSE, plan.epoch, f"h{world.fresh()}", str(source))
+                    name = f"{self.turn(attempt)}{world.fresh():09x}"
+                    file = name_of(WAREHOUSE, plan.epoch, name, str(source))
                     theirs.runs[file] = written_run(file, session.name, plan.epoch, rows)
                     files.append(theirs.runs[file].file)
                 else:
@@ -488,14 +490,19 @@ class Shell:
             self.say(f"slot {source} gives {[*ranges]} to slot {target}")
             yield
 
-    def launch(self, work: Work) -> tuple[str, int, TaskRun]:
+    def turn(self, job: int) -> str:
+        """How attempts of one of its jobs at an epoch begin."""
+        assert self.driver.state is not None
+        return turn(self.driver.state.term, job)
+
+    def launch(self, work: Work, job: int) -> tuple[str, int, TaskRun]:
         """One attempt of a task, on the host that the plan names or on a wrong one."""
         context, world = self.context, self.world
         slot = work.task.slot
         host = world.placement.setdefault(slot, slot % len(world.hosts))
         if context.flip(context.faults.task_misplaced):
             host = context.rng.randrange(len(world.hosts))
-        name = f"{world.fresh():016x}"
+        name = f"{self.turn(job)}{world.fresh():09x}"
         seed = Random(context.rng.getrandbits(32))
         return name, host, run(world, context.rules, work, host, name, seed)
 

@@ -35,7 +35,7 @@ from spillway.engine.state.runs import Missing, RunFile, name_of
 from spillway.engine.state.statefiles import FIGURES_SCHEMA, Manifest
 from spillway.engine.task import StepTask
 from spillway.engine.wire.blocks import Moved
-from spillway_schemas.filenames import data_name
+from spillway_schemas.filenames import data_name, turn_of
 from spillway_schemas.hash_space import join_of, spaces
 from spillway_schemas.journal import Cut, FileRecord, PartitionCount, Prefix, SlotReport
 
@@ -113,7 +113,8 @@ def run(
     yield
     folder = alive()
     used = {task.manifest, *(run.file for run in found.manifest.runs)} if task.manifest else set()
-    for name in list(rules.garbage(WAREHOUSE, folder.sizes(), task.born_before, used)):
+    turn = turn_of(attempt)
+    for name in list(rules.garbage(WAREHOUSE, folder.sizes(), task.born_before, used, turn)):
         folder.delete(name)
     yield
 

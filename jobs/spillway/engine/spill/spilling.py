@@ -8,11 +8,11 @@ What comes back of spilled generations (`spillway.policy.reactivation`) is about
 rule spills, at the most, and as much more is spilled for it; where the rule spills nothing, it is
 half of what is free.
 
-Apart from that rule the new rows that stay must fit into the folder, beside the files of dead rows
-that are not rewritten yet. Where they do not, victims are added, in the policy's order, until they
-do, in the end everything that came: rows of a victim go straight to the spill file, so a slot
-never fails because a group is large. What leaves for this reason is counted apart (`Victims`):
-intake and upkeep are shaped so that it hardly ever happens (decision 15).
+Apart from that rule, rewriting needs room in the folder (`spillway.engine.upkeep`), and the new
+rows that stay must fit beside the files of dead rows that are not rewritten yet. Where they do not,
+victims are added, in the policy's order, until they do, in the end everything that came: rows of a
+victim go straight to the spill file, so a slot never fails because a group is large. What leaves
+for these reasons is counted apart (`Victims`): see decision 15.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ class Limits:
     """Of a merged file."""
     returned_bytes: int = 0
     """State that has come back in this epoch."""
+    short_bytes: int = 0
+    """To spill, what leaves by the rule included, so that upkeep has room to work."""
 
     @property
     def bound_bytes(self) -> int:
@@ -98,8 +100,10 @@ def choose_returns(
 
     `to_come_bytes`: by which memory is expected to grow until the session ends.
     """
-    if limits.forced_bytes or all(each.gain is None for each in figures.values()):
-        return {}  # who forces a spill wants the memory
+    if limits.forced_bytes or limits.short_bytes:
+        return {}  # who forces a spill wants the memory, and upkeep wants the room
+    if all(each.gain is None for each in figures.values()):
+        return {}
     size, loss = _of_all(figures, "bytes"), _of_all(figures, "loss")
     memory = int(size.sum())
     by_rule, free = limits.by_rule(memory), limits.bound_bytes - memory
@@ -165,7 +169,7 @@ def choose_victims(
     wanted = max(by_rule, memory - limits.bound_bytes, limits.forced_bytes)
     overflow = int(intake.sum()) - max(limits.room_bytes, 0)
     freed = kept_to = 0
-    if freed < wanted or overflow > 0:
+    if freed < max(wanted, limits.short_bytes) or overflow > 0:
         merged = GroupFigures(
             size,
             np.concatenate([figures[s].counters.results for s in sessions]),
@@ -186,8 +190,8 @@ def choose_victims(
         order = victim_order(policy, merged, context)
         for group in [*order[~back[order]].tolist(), *order[back[order]].tolist()]:
             by_rule_too = freed < wanted and not back[group]
-            needed = by_rule_too or (overflow > 0 and intake[group] > 0)
-            if not needed or not size[group]:
+            for_room = freed < limits.short_bytes or (overflow > 0 and intake[group] > 0)
+            if not (by_rule_too or for_room) or not size[group]:
                 continue
             chosen[group] = True
             kept_to += int(size[group]) if by_rule_too else 0

@@ -82,12 +82,12 @@ def name_of(warehouse_id: str, epoch: int, attempt: str, part: str, kind: str = 
     return f"{warehouse_id}-{epoch}-{attempt}-{part}.{kind}"
 
 
-def born_of(warehouse_id: str, name: str) -> int | None:
-    """Epoch in which a state file was written; None when it is not a state file of ours."""
+def born_of(warehouse_id: str, name: str) -> tuple[int, str] | None:
+    """Epoch and attempt that wrote a state file; None when it is not a state file of ours."""
     match = _NAME.fullmatch(name)
     if match is None or match["warehouse"] != warehouse_id:
         return None
-    return int(match["epoch"])
+    return int(match["epoch"]), match["attempt"]
 
 
 def encode_run(spec: TreeSpec, input_: int, rows: Rows) -> pa.Buffer:

@@ -13,9 +13,12 @@ Failure paths:
   part of the state.
 * A file is checked against its digest once in a process, which then knows its name: one that is
   damaged after that, under a worker that lives, is not noticed before it is opened by another.
-* Files of attempts whose report was thrown away stay until a later epoch: only files born at or
-  before `born_before` that the named manifest does not use are garbage. (Another attempt of
-  this very epoch may be the one that the journal will name.)
+* Files born at or before `born_before` that the named manifest does not use are garbage.
+* So are those of this very epoch that an earlier job wrote (`spillway_schemas.filenames.turn`): a
+  driver runs the next one when it has thrown away what the last one reported, and whatever another
+  driver was about to journal is refused since this one's claim. Else one that repeats an epoch
+  would find its folder full, and spill nearly all it holds. Files of the same job stay: Spark may
+  yet take the report of another of its tasks for this slot.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ from spillway.engine.state.runs import (
 )
 from spillway.policy.arrivals import HORIZONS_MS
 from spillway.storage import Folder
+from spillway_schemas.filenames import turn_of
 
 FORMAT = 7
 
@@ -207,23 +211,33 @@ def delete_garbage(
     born_before: int,
     manifest_name: str | None,
     manifest: Manifest | None,
+    turn: str = "",
 ) -> dict[str, int]:
-    """Delete files born at or before `born_before` that the manifest does not use.
+    """Delete files born at or before `born_before` that the manifest does not use, and those that
+    jobs before `turn` wrote in the epoch after it.
 
     Returns name and bytes of the files that are left (others' files too: they take room).
     """
     used = {manifest_name, *(run.file for run in manifest.runs)} if manifest else set()
-    gone = set(garbage(warehouse_id, sizes, born_before, used))
+    gone = set(garbage(warehouse_id, sizes, born_before, used, turn))
     for name in sorted(gone):
         folder.delete(name)
     return {name: size for name, size in sizes.items() if name not in gone}
 
 
 def garbage(
-    warehouse_id: str, names: Iterable[str], born_before: int, used: Collection[str | None]
+    warehouse_id: str,
+    names: Iterable[str],
+    born_before: int,
+    used: Collection[str | None],
+    turn: str = "",
 ) -> Iterator[str]:
-    """Of a folder's files those to delete: ours, born at or before `born_before`, not `used`."""
+    """Of a folder's files those to delete: ours, not `used`, born at or before `born_before`, or in
+    the epoch after it in an earlier turn."""
     for name in names:
         born = born_of(warehouse_id, name)
-        if born is not None and born <= born_before and name not in used:
+        if born is None or name in used:
+            continue
+        epoch, attempt = born
+        if epoch <= born_before or (epoch == born_before + 1 and turn_of(attempt) < turn):
             yield name
