@@ -52,7 +52,6 @@ from spillway.stream.tasks import (
     step_tasks,
 )
 from spillway.stream.worker import REPORT_SCHEMA, StepJob, extract_batches, step_batches
-from spillway_schemas.filenames import turn
 from spillway_schemas.journal import Cut, Prefix, SlotReport, SlotTotals, TracedGroup
 from tests.property.reference import Row
 from tests.property.slots import DAYS, KEY, WAREHOUSE, Slots, key_of, spec_of
@@ -467,7 +466,7 @@ class Epochs:
         self.epoch = -1
         self.manifests: dict[int, str | None] = {0: None, 1: None}
 
-    def job(self, groups: GroupMap | None = None, *, hand_over: bool = True) -> StepJob:
+    def job(self, groups: GroupMap | None = None, *, attempt: int = 1) -> StepJob:
         """The next epoch's job."""
         before, self.groups = self.groups, groups or self.groups
         self.epoch += 1
@@ -486,8 +485,8 @@ class Epochs:
             state_root=str(self.root / "state"),
             executor_may_override_state_root=True,
             warehouse_root=str(self.root / "warehouse"),
-            turn=turn(3, 2),
-            hand_over=hand_over,
+            term=3,
+            attempt=attempt,
         )
 
     def blocks(self, new: list[Row]) -> list[Block]:
@@ -545,7 +544,7 @@ def test_a_step_gives_one_report(epochs: Epochs) -> None:
             path.name for path in (epochs.root / "state" / WAREHOUSE / f"slot-{slot}").iterdir()
         ]
         assert each.manifest in names
-        assert re.fullmatch("0000032[0-9a-f]{9}", each.attempt), "the driver's term, its job"
+        assert re.fullmatch("0000031[0-9a-f]{9}", each.attempt), "the driver's term, its job"
         for record in each.files:
             assert (epochs.root / "warehouse" / record.table / record.path).stat().st_size
 
@@ -627,14 +626,14 @@ def said(blocks: list[Block]) -> Moved:
     return only_one
 
 
-@pytest.mark.parametrize("hand_over", [True, False])
-def test_groups_leave_under_the_salt_of_their_new_owner(epochs: Epochs, hand_over: bool) -> None:
-    job = replace(epochs.first(), hand_over=hand_over)
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_groups_leave_under_the_salt_of_their_new_owner(epochs: Epochs, attempt: int) -> None:
+    job = replace(epochs.first(), attempt=attempt)
     blocks = extracted(job)
     assert {block.slot for block in blocks} == {SALTS[1]}
     state = [decode_rows(SPEC, block)[1].num_rows for block in blocks if block.kind == "state"]
     files = [file.rows for file in said(blocks).files]
-    assert (bool(files), bool(state)) == (hand_over, not hand_over)
+    assert (bool(files), bool(state)) == (attempt == 1, attempt != 1), "not in a repeated job"
     assert sum(files) + sum(state) == said(blocks).rows > 0
     reports = epochs.run(job, [*blocks, *epochs.blocks(rows(60, 6))])
     assert [r.status for r in reports.values()] == ["done", "done"]
@@ -682,7 +681,7 @@ def test_a_giver_that_says_nothing_is_reported_by_the_new_owner(epochs: Epochs) 
 
 
 def test_a_giver_whose_blocks_got_lost_fails_the_step(epochs: Epochs) -> None:
-    job = replace(epochs.first(), hand_over=False)
+    job = replace(epochs.first(), attempt=2)
     blocks = [block for block in extracted(job) if block.kind != "state"]
     with pytest.raises(ValueError, match=r"slot 1 was given \d+ rows .* that moved, 0 came"):
         epochs.run(job, blocks)

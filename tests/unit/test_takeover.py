@@ -524,6 +524,10 @@ def test_what_the_job_of_an_epoch_is_told(root: str, monkeypatch: pytest.MonkeyP
     told = [(named["attempt"], named["now_ms"], named["statistics"]) for _, named in job.given]
     # Statistics are due at once, and then after some time.
     assert told == [(1, 0, True), (1, 0, False), (1, 0, True), (1, 0, False)]
+    assert {named["term"] for _, named in job.given} == {1}
+    next_job = Noting()
+    run_epoch(driver(opened(root), next_job))
+    assert [named["term"] for _, named in next_job.given] == [2]
     # What the slots did since then, with two groups each.
     assert [named["recent"] for _, named in job.given] == [(n, [2, 2], 2.0) for n in (0, 1, 2, 1)]
     assert job.waits == []

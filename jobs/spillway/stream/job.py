@@ -51,7 +51,6 @@ from spillway.stream.worker import (
     probe_batches,
     step_batches,
 )
-from spillway_schemas.filenames import turn
 from spillway_schemas.journal import SlotReport, Topic, TracedGroup
 
 HOSTS_LOOK_S = 1.0
@@ -257,8 +256,8 @@ class EpochJob:
             state_root=self.settings.state_root,
             executor_may_override_state_root=self.settings.executor_may_override_state_root,
             warehouse_root=self.settings.warehouse_root,
-            turn=turn(term, attempt),
-            hand_over=attempt == 1,
+            term=term,
+            attempt=attempt,
             warehouse_options=self.settings.warehouse_options,
         )
         spark = self.spark

@@ -33,6 +33,7 @@ from spillway.engine.wire.blocks import (
 from spillway.storage import Folder, folder, private
 from spillway.stream.pins import salted
 from spillway.stream.process import freeze
+from spillway_schemas.filenames import turn
 from spillway_schemas.secret import Options
 
 REPORT_SCHEMA = pa.schema([pa.field("slot", pa.int32()), pa.field("report", pa.binary())])
@@ -49,11 +50,10 @@ class StepJob:
     executor_may_override_state_root: bool
     """Whether SPILLWAY_STATE__ROOT of the executor's host goes before `state_root`."""
     warehouse_root: str
-    turn: str
-    """How its attempts' names begin (`spillway_schemas.filenames.turn`)."""
-    hand_over: bool
-    """Whether state that moves within a host is written where it goes: not in a repeated attempt,
-    for what made the first one fail may be such a file."""
+    term: int
+    """The driver's."""
+    attempt: int
+    """A count of the driver's jobs at this epoch, from 1."""
     warehouse_options: Options = field(default_factory=dict)
     """Of the object store where `warehouse_root` is, when it is in one."""
 
@@ -67,9 +67,15 @@ class StepJob:
         root = private(own or self.state_root)
         return root.child(task.warehouse_id).child(f"slot-{task.slot}")
 
+    @property
+    def hand_over(self) -> bool:
+        """Whether state that moves within a host is written where it goes: not in a repeated job,
+        for what made the first one fail may be such a file."""
+        return self.attempt == 1
+
     def fresh_attempt(self) -> str:
         """The name of one more attempt at a task."""
-        return (self.turn + uuid.uuid4().hex)[:16]
+        return (turn(self.term, self.attempt) + uuid.uuid4().hex)[:16]
 
     def neighbour(self, slot: int) -> tuple[StepTask, Folder] | None:
         """Another slot's task, and where its state would be if it lay on this host."""
