@@ -54,6 +54,7 @@ from spillway.stream.decoding import decode_chunks
 from spillway.stream.genesis import placed_out
 from spillway.stream.messages import MessageSource
 from spillway.stream.tasks import JobSettings, all_traced, decode_task, step_tasks
+from spillway_schemas.filenames import turn
 from spillway_schemas.join_tree import KeySource
 from spillway_schemas.journal import (
     Claim,
@@ -131,6 +132,8 @@ class TreeSlots:
     bounds: list[dict[tuple[str, int], int]] = field(default_factory=lambda: [{}])
     """Where each session begins in the topic partitions; 0 where nothing is said."""
     attempts: Iterator[int] = field(default_factory=itertools.count)
+    jobs: int = 0
+    """At the epoch under way."""
     moved_rows: int = 0
     """Blocks of state that went through the shuffle."""
     traced: dict[str, list[TracedGroup]] = field(default_factory=dict)
@@ -228,6 +231,7 @@ class TreeSlots:
             shutil.rmtree(self.folder_of(slot).path(), ignore_errors=True)
         self.behind = behind
         plan = self._plan(moves, forced_bytes, seal)
+        self.jobs = 0
         for _ in range(thrown_away):
             self._attempt(plan)
         reports = self._attempt(plan, struck)
@@ -239,6 +243,7 @@ class TreeSlots:
             reports = self._attempt(plan)
         self.restored |= gone
         if zombie:
+            self.jobs = 0  # of an earlier job, where there was one
             self._attempt(plan)
         entry = entry_of(self.journal, plan, reports, started_at="", written_at="", seconds={})
         self._append(entry)
@@ -297,13 +302,14 @@ class TreeSlots:
         return {t: [ends.get((t, p), 0) for p in range(self.partitions)] for t in self.query.topics}
 
     def _attempt(self, plan: Plan, struck: Struck | None = None) -> list[SlotReport]:
-        """The job, as `spillway.stream.job` builds it."""
+        """The next job at the epoch, as `spillway.stream.job` builds it."""
+        self.jobs += 1
         groups = GroupMap(plan.groups)
         tasks = {
             slot: replace(
                 task,
                 **self.options,
-                attempt=f"{next(self.attempts):016x}",
+                attempt=f"{turn(1, self.jobs)}{next(self.attempts):09x}",
                 written_at_us=1_700_000_000_000_000,
             )
             for slot, task in step_tasks(
