@@ -36,7 +36,7 @@ from spillway.engine.statistics import Counters, Figures
 from spillway.engine.step import step
 from spillway.engine.task import StepTask
 from spillway.engine.upkeep import Room, RunWriter, room_of, upkeep
-from spillway.engine.wire.blocks import Coordinates, route
+from spillway.engine.wire.blocks import Block, Coordinates, route
 from spillway.policy.forecast import Forecast
 from spillway.policy.intake import rows_per_epoch, worth_changing
 from spillway.policy.victims import (
@@ -78,6 +78,26 @@ class Spill:
     intake: int
 
 
+def blocks_of(
+    draw: np.random.Generator, number: int, offset: int, epoch: int, kind: str = "new"
+) -> list[Block]:
+    """So many rows of each input."""
+    blocks = []
+    for input_ in (0, 1):
+        keys = pa.array([f"key-{k:06d}" for k in draw.integers(0, 100_000, number).tolist()])
+        texts = pa.array([f"text of row {i % 97}" for i in range(number)])
+        schema = pa.schema([*SPEC.root.keys, *SPEC.inputs[input_].payload])
+        columns = [keys, pa.array(draw.random(number)), texts]
+        batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+        where = Coordinates(
+            np.zeros(number, np.int32),
+            np.arange(offset, offset + number),
+            np.full(number, epoch * 1000),
+        )
+        blocks += route(SPEC, input_, GROUPS, batch, where, session=DAY, kind=kind)
+    return blocks
+
+
 def epochs(
     root: Path,
     budget: int,
@@ -98,19 +118,7 @@ def epochs(
     limit = rows or rows_per_epoch([], budget, 1, threshold, 600_000)
     for epoch in range(number):
         each = limit // 2
-        blocks = []
-        for input_ in (0, 1):
-            keys = pa.array([f"key-{k:06d}" for k in draw.integers(0, 100_000, each).tolist()])
-            texts = pa.array([f"text of row {i % 97}" for i in range(each)])
-            schema = pa.schema([*SPEC.root.keys, *SPEC.inputs[input_].payload])
-            columns = [keys, pa.array(draw.random(each)), texts]
-            batch = pa.RecordBatch.from_arrays(columns, schema=schema)
-            where = Coordinates(
-                np.zeros(each, np.int32),
-                np.arange(offset, offset + each),
-                np.full(each, epoch * 1000),
-            )
-            blocks += route(SPEC, input_, GROUPS, batch, where, session=DAY)
+        blocks = blocks_of(draw, each, offset, epoch)
         task = StepTask(
             slot=0,
             epoch=epoch,
@@ -243,6 +251,70 @@ def test_a_repeated_epoch_has_the_room_of_the_first_attempt(tmp_path: Path) -> N
     of_both = [[each.model_copy(update=same) for each in days] for days in (once, again)]
     assert of_both[0] == of_both[1]
     assert once[8].folder_bytes > 0.85 * (1 << 20), "a second one would not fit"
+
+
+def test_what_a_step_asks_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that nothing names go by themselves; the last manifest is needed. What comes back
+    leaves the room to work free."""
+    asked: list[tuple[Room, int, int]] = []
+    left: list[int] = []
+    to_spill, choose_returns = Room.to_spill, step_module.choose_returns
+
+    def asking(room: Room, intake_bytes: int, held_bytes: int) -> int:
+        asked.append((replace(room), intake_bytes, held_bytes))
+        return to_spill(room, intake_bytes, held_bytes)
+
+    def returning(figures: Any, limits: Limits, *more: Any, **named: Any) -> Any:
+        left.append(limits.room_bytes)
+        return choose_returns(figures, limits, *more, **named)
+
+    monkeypatch.setattr(Room, "to_spill", asking)
+    monkeypatch.setattr(step_module, "choose_returns", returning)
+    days = epochs(tmp_path, 1 << 20, 2, 400)
+    first = next(days)
+    (tmp_path / "slot" / "foreign").write_bytes(bytes(1_000))
+    second = next(days)
+    (_, came, _), (room, then, held) = asked
+    assert (came, then) == (first.state_bytes, second.state_bytes - first.state_bytes)
+    assert room.used_bytes == held + 1_000 == first.folder_bytes + 1_000
+    assert left[1] == room.left() - room.for_work(then) > 0
+
+
+def test_what_is_restored_is_no_intake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four times as much as comes: neither is room kept for so much once more, nor merged more."""
+    asked: list[int] = []
+    to_spill, true = Room.to_spill, step_module.upkeep
+
+    def asking(room: Room, intake_bytes: int, held_bytes: int) -> int:
+        asked.append(intake_bytes)
+        return to_spill(room, intake_bytes, held_bytes)
+
+    def keeping(shelf: RunWriter, *more: Any) -> Any:
+        asked.append(more[-1])
+        asked.append(shelf.room.used_bytes)
+        return true(shelf, *more)
+
+    monkeypatch.setattr(Room, "to_spill", asking)
+    monkeypatch.setattr(step_module, "upkeep", keeping)
+    draw, place = np.random.default_rng(5), folder(str(tmp_path))
+    task = StepTask(
+        slot=0,
+        epoch=0,
+        attempt="0" * 16,
+        warehouse_id="w",
+        session=DAY,
+        manifest=None,
+        key=KEY,
+        groups=GROUPS,
+        budget_bytes=1 << 20,
+        threshold=THRESHOLD,
+    )
+    blocks = [*blocks_of(draw, 400, 0, 0, "restore"), *blocks_of(draw, 100, 400, 0)]
+    report = step(SPEC, task, blocks, place.child("slot"), place.child("tables").child)
+    assert report.totals is not None
+    came, stays, written = asked
+    assert came == pytest.approx(report.totals.state_bytes / 5, rel=0.02)
+    assert stays == pytest.approx(written / 5, rel=0.02)
 
 
 def test_what_leaves_for_want_of_room_is_counted(tmp_path: Path) -> None:
@@ -628,6 +700,23 @@ def test_merges_of_one_epoch_share_their_fuel(tmp_path: Path) -> None:
         rest = list(upkeep(shelf, {DAY: session}, rest, 5, 0).merges)
     assert rest == []
     assert [sum(len(p.rows.key_hash) for p in parts) for parts in session.parts] == [1_000, 1_000]
+
+
+def test_a_merge_that_cannot_end_leaves_room_for_the_next_epoch(tmp_path: Path) -> None:
+    """For its rows, and for the work on them; all else it takes."""
+    shape = Shape(fan_in=2, least_file_bytes=4 << 10, most_file_bytes=4 << 10, fuel_files=40)
+    shape = replace(shape, reclaim_from=9.0, reclaim_hard_from=9.0)  # never
+    shelf = shelf_of(tmp_path, shape)
+    session = SessionState(DAY, Drops(), [[], []])
+    for run in (1, 2):
+        run_of(shelf, session, 0, run, 1_000)
+    written = shelf.room.used_bytes
+    intake = written // 8
+    shelf.room = Room(int(1.9 * written), written, reserve_bytes=0, slack_bytes=0)
+    kept_free = intake + shelf.room.for_work(intake)
+    kept = upkeep(shelf, {DAY: session}, [], 3, intake)
+    assert len(kept.merges) == 1
+    assert kept_free <= shelf.room.left() < kept_free + (8 << 10)
 
 
 def test_a_merge_has_passed_all_that_lived_of_a_file(tmp_path: Path) -> None:
