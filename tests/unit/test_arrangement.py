@@ -20,7 +20,7 @@ from spillway.engine.state.arrangement import (
     SessionState,
     everything,
 )
-from spillway.engine.state.runs import bytes_of, row_bytes
+from spillway.engine.state.runs import bytes_of, part_of, row_bytes
 from spillway_schemas.journal import Prefix
 
 TOP = 2**64
@@ -198,3 +198,13 @@ def test_each_row_has_its_own_bytes() -> None:
     found = Rows(np.arange(3, dtype=np.uint64), table)
     assert row_bytes(found).tolist() == [8 + 10 + 4 + 8, 8 + 1_000 + 4 + 8, 8 + 0 + 4 + 8]
     assert row_bytes(found).sum() == bytes_of(found)
+
+
+@pytest.mark.parametrize("type_", [pa.string(), pa.large_binary()])
+def test_rows_from_the_middle_have_the_bytes_of_their_own_values(type_: pa.DataType) -> None:
+    values = pa.array([b"x" * n for n in (10, 1_000, 0, 7)], pa.binary()).cast(type_)
+    found = Rows(np.arange(4, dtype=np.uint64), pa.table({"value": values}))
+    each = row_bytes(found).tolist()
+    for first in range(4):
+        for last in range(first, 5):
+            assert bytes_of(part_of(found, first, last)) == sum(each[first:last])
