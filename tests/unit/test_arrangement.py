@@ -208,3 +208,10 @@ def test_rows_from_the_middle_have_the_bytes_of_their_own_values(type_: pa.DataT
     for first in range(4):
         for last in range(first, 5):
             assert bytes_of(part_of(found, first, last)) == sum(each[first:last])
+
+
+def test_where_a_value_is_null_each_row_has_a_bit_for_it() -> None:
+    hashes = np.arange(16, dtype=np.uint64)
+    for values, size in (([1.0] * 16, 16 * 16), ([None, *[1.0] * 15], 16 * 16 + 2)):
+        held = Rows(hashes, pa.table({"value": pa.array(values, pa.float64())}))
+        assert bytes_of(held) == size

@@ -108,6 +108,13 @@ def test_names_stay_inside(tmp_path: Path, name: str) -> None:
         folder(str(tmp_path)).write_new(name, b"")
 
 
+def test_a_place_has_one_path(tmp_path: Path) -> None:
+    place = folder(str(tmp_path))
+    for name in ("a/b", "./a/./b", "a//b/", "a/b/."):
+        assert place.path(name) == str(tmp_path / "a" / "b")
+    assert place.path(".") == place.path()
+
+
 def test_uris(tmp_path: Path) -> None:
     odd = tmp_path / "a b%20c"
     place = folder(str(odd))
