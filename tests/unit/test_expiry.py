@@ -87,6 +87,13 @@ def test_rows_are_cut_into_slices_of_a_quarter_of_the_window() -> None:
     ]
 
 
+def test_many_rows_of_a_slice_stay_in_the_order_of_their_hashes() -> None:
+    many = rows(A, *((n % 2, n % 80) for n in range(1_000)))
+    pieces = sliced(SPEC, A, many)
+    assert [len(p.key_hash) for p in pieces] == [260, 260, 240, 240]
+    assert all((p.key_hash[1:] > p.key_hash[:-1]).all() for p in pieces)
+
+
 def test_a_slice_is_over_when_its_last_row_has_expired() -> None:
     # 20 s to just before 40 s, and 80 s of the window: no row from 120 s on joins.
     assert not is_over(SPEC, A, 1, 120 * SECOND - 1)

@@ -48,6 +48,17 @@ def test_as_many_runs_of_a_class_as_the_fan_in_are_merged() -> None:
     assert next_run == 23
 
 
+def test_runs_of_different_slices_are_not_merged() -> None:
+    """They expire apart."""
+    many = [RunSize("d", 0, run, 9, run // 2 - 1) for run in range(12)]
+    assert due_merges(SHAPE, many, [], 20) == ([], 20)
+    shape = Shape(fan_in=2)
+    assert due_merges(shape, many[:4], [], 20)[0] == [
+        Merging("d", 0, (0, 1), 20),
+        Merging("d", 0, (2, 3), 21),
+    ]
+
+
 def test_merges_under_way_are_kept_and_their_runs_are_not_merged_twice() -> None:
     half = Merging("d", 0, (1, 2, 3, 4), 9)
     many = runs("d", 0, {1: 5, 2: 5, 9: 10, 10: 9, 11: 9, 12: 9})
