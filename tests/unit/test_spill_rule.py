@@ -234,6 +234,15 @@ def test_room_for_work() -> None:
     assert [clean.to_spill(n, 9) for n in (932, 933)] == [0, 933 + 1], "there is little to rewrite"
 
 
+def test_room_is_set_aside_for_a_manifest_a_quarter_larger_than_the_last_one() -> None:
+    known = 4096 + 320 * 10 + 136 * 64
+    for before, reserve in ((0, known), (16_000, 20_000), (12_000, known), (1 << 20, 1 << 18)):
+        room = room_of(DEFAULT_SHAPE, 1 << 20, 5, 10, 64, before)
+        assert (room.budget_bytes, room.used_bytes) == (1 << 20, 5)
+        assert room.reserve_bytes == reserve, "a quarter of the budget at most"
+        assert room.slack_bytes == (1 << 20) // 16, "less than two files"
+
+
 def test_a_first_epoch_that_fits_stays(tmp_path: Path) -> None:
     [first] = epochs(tmp_path, 1 << 20, 1, 13_000)
     assert first.state_bytes > 0.7 * (1 << 20)
