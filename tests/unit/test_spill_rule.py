@@ -189,7 +189,7 @@ def test_a_steady_day_spills_above_the_threshold_and_no_more_than_the_rule_says(
 def test_a_higher_threshold_leaves_less_room_for_dead_rows(tmp_path: Path) -> None:
     found = spills(epochs(tmp_path, 16 << 20, 110, fraction=0.05, threshold=0.9))
     assert len(found) > 9
-    assert sum(spill.overflow for spill in found) <= 0.3 * sum(spill.took for spill in found)
+    assert sum(spill.overflow for spill in found) <= 0.45 * sum(spill.took for spill in found)
 
 
 @pytest.mark.parametrize(
