@@ -47,7 +47,7 @@ from spillway.verify.values import leaf_plans, values_of
 from spillway.verify.verdicts import FEW_KEYS, Difference, JudgedKeys
 from spillway.verify.workers import Timing, TopicRanges
 from spillway_schemas.journal import Claim, Epoch, Genesis, Sealed
-from spillway_schemas.losses import AcceptedLoss
+from spillway_schemas.losses import AcceptedLoss, accepted_text
 from spillway_schemas.query import Query
 from spillway_schemas.secret import Options
 from spillway_schemas.settings import RegistrySettings
@@ -151,7 +151,7 @@ def verify(
         if loss is not None and loss.covers(each.lost for each in gone):
             report = _of_lost_input(warehouse, sealed, loss, added, time.monotonic() - began)
             if record:
-                _record(warehouse, report, sealed, report.details["seconds"])
+                _record(warehouse, report, sealed)
             return report
         if standing := _standing(warehouse, session, gone):
             return standing
@@ -191,10 +191,9 @@ def verify(
         if standing := _standing(warehouse, session, gone):
             return standing
         raise
-    seconds = round(time.monotonic() - began, 3)
-    report.details["seconds"] = seconds
+    report.details["seconds"] = round(time.monotonic() - began, 3)
     if record:
-        _record(warehouse, report, sealed, seconds)
+        _record(warehouse, report, sealed)
     return report
 
 
@@ -262,8 +261,8 @@ def _of_lost_input(
         details={
             "differences": [],
             "problems": [
-                f"input is lost, so nothing can be proved: {ranges}. {loss.by or 'somebody'} has "
-                f"accepted that: {loss.reason or 'no reason given'}"
+                f"input is lost, so nothing can be proved: {ranges}; "
+                + accepted_text(loss.by, loss.reason)
             ],
             "cleaned": sealed.session in warehouse.sessions.cleaned(),
             "loss": loss.model_dump(),
@@ -531,7 +530,8 @@ def _few_partitions(spark: Any) -> Iterator[None]:
         spark.conf.set(name, before)
 
 
-def _record(warehouse: Warehouse, report: VerifyReport, sealed: Sealed, seconds: float) -> None:
+def _record(warehouse: Warehouse, report: VerifyReport, sealed: Sealed) -> None:
+    """Append the verdict to `sessions`."""
     warehouse.sessions.append(
         SessionEvent(
             session=report.session,
@@ -543,7 +543,7 @@ def _record(warehouse: Warehouse, report: VerifyReport, sealed: Sealed, seconds:
             doubled=report.doubled,
             complete=report.complete,
             generations=sealed.generations,
-            seconds=seconds,
+            seconds=report.details["seconds"],
             details=report.details,
         )
     )
