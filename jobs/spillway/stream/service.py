@@ -53,7 +53,8 @@ from spillway.stream.failures import (
     topic_gone,
 )
 from spillway.stream.genesis import state_of_query
-from spillway.stream.job import EpochJob, Placement
+from spillway.stream.job import EpochJob
+from spillway.stream.placement import Placement
 from spillway.stream.run import IntakeHeld, StreamFailed, Wanted, Watcher
 from spillway.stream.silence import nobody_came
 from spillway.stream.source import kafka_options

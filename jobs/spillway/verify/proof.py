@@ -39,7 +39,7 @@ from spillway.registry import SchemaTrouble
 from spillway.stream.messages import MessageSource
 from spillway.tables import KeptCorrections, NothingYet, SessionEvent, Warehouse
 from spillway.tables.events import standing_verdicts
-from spillway.verify.frames import ProofRequest, ProofFrames, frames_of
+from spillway.verify.frames import ProofFrames, ProofRequest, frames_of
 from spillway.verify.progress import VerifyProgress, tasks_of
 from spillway.verify.tasks import ResultsDamaged
 from spillway.verify.verdicts import FEW_KEYS, Difference
