@@ -167,7 +167,7 @@ def test_budgets_are_added_up() -> None:
     fits = judge_budgets({"trades": 3 * mib, "quotes": 2 * mib}, 5 * mib)
     assert (fits.status, fits.what) == (
         "ok",
-        "trades 3.0 MiB + quotes 2.0 MiB = 5.0 MiB of 5.0 MiB",
+        "trades 3.00 MiB + quotes 2.00 MiB = 5.00 MiB of 5.00 MiB",
     )
     assert judge_budgets({"trades": 3 * mib, "quotes": 2 * mib}, 5 * mib - 1).status == "warn"
 

@@ -11,7 +11,7 @@ from spillway import calendar
 from spillway.calendar import CalendarError
 from spillway.closing import GraceTooLong, must_outlast_grace
 from spillway.decode import compile_streams
-from spillway.doctor.check import RUNBOOK, Check, days, size
+from spillway.doctor.check import RUNBOOK, Check, days
 from spillway.kafka import broker
 from spillway.kafka.client import (
     KafkaCluster,
@@ -24,6 +24,7 @@ from spillway.kafka.client import (
 from spillway.kafka.options import OptionError
 from spillway.protocol.queries import QueryChanged
 from spillway.protocol.state import JournalState
+from spillway.report.words import bytes_text
 from spillway.tables import Warehouse, WarehouseError
 from spillway_schemas.journal import EventTime
 from spillway_schemas.messages import MOST_MS
@@ -249,7 +250,7 @@ def judge_topic(
             Check(
                 title,
                 "warn",
-                f"at most {size(kept_bytes)} a partition are kept: a busy day may be cut off",
+                f"at most {bytes_text(kept_bytes)} a partition are kept: a busy day may be cut off",
                 "set the topic's retention.bytes to -1, or see that a day fits",
             )
         )
