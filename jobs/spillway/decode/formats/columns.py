@@ -39,6 +39,10 @@ def fitting(table: pa.Table, fit: Mask) -> tuple[list[TypedColumns], Rows]:
     return [TypedColumns(np.flatnonzero(fit), table.filter(pa.array(fit)))], left
 
 
+class NoProgram(Exception):
+    """A schema has no program for a contract: its values are read one by one."""
+
+
 Column = Callable[[Cursor, FieldCells], Any]
 """Makes the typed or raw column of cells; values that it cannot have there are out."""
 
