@@ -138,7 +138,7 @@ def run_cleanup(
             raise CleanupRefused(f"rows of {session} are only in Kafka, and nobody has said where")
         source.check(work.genesis.topics, again)
     streams = source.streams if source is not None else ()
-    work.doubtful(warehouse, spec.root, streams)  # who is refused is so before Spark starts
+    work.doubtful(warehouse, spec.root, streams)  # refuses before Spark starts
     committed = 0
     while (first := warehouse.cleanup_applied(session) + 1) < len(sealed.ranges):
         lease, spark = Lease.take(warehouse, session), start_spark()
@@ -150,7 +150,7 @@ def run_cleanup(
             spec,
             work,
             lease,
-            # Not before: another cleanup may have read them, without what is lost since then.
+            # Only now: another cleanup may have read them, without what is lost since then.
             work.doubtful(warehouse, spec.root, streams),
             began=began,
             on_progress=on_progress,

@@ -362,7 +362,7 @@ class Stream:
                     return
                 away_since = self._again(away_since)
                 continue
-            if self._last is not None and away_since is not None:
+            if self._last is not None:
                 away_since = None
             is_behind = query.left_rows and self.driver.state.seal is None
             if self._wanted_rows != query.max_rows or is_behind:
