@@ -31,7 +31,7 @@ import psutil
 
 from spillway.decode import StreamPlan
 from spillway.stream.session import spark_on_demand
-from spillway.verify.proof import ProofFrames
+from spillway.verify.frames import ProofFrames
 from spillway.verify.rows import hashed_rows
 from spillway.verify.trees import TreeFrames, tree_result_columns
 from spillway.verify.values import leaf_plans, values_of

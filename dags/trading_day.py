@@ -7,7 +7,7 @@ has a copy of this file with another `SECTION`.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, Asset, AsyncCallback, DeadlineAlert, DeadlineReference, Param, chain
@@ -26,7 +26,7 @@ from spillway_airflow.operators import (
     VerifyOperator,
     WaitForSealOperator,
 )
-from spillway_airflow.sections import dag_id, query_sections, setting
+from spillway_airflow.sections import dag_id, moment, query_sections, setting, span
 from spillway_airflow.timetables import (
     MarketCloseTimetable,
     MarketHoursTimetable,
@@ -41,12 +41,12 @@ then each has DAGs of its own."""
 def trading_day(section: str) -> None:
     """The DAGs of one section."""
     calendar = setting("calendar", section) or "XNYS"
-    open_lead = timedelta(seconds=float(setting("open_lead_s", section) or 1800))
-    close_delay = timedelta(seconds=float(setting("close_delay_s", section) or 600))
-    rebalance_every = timedelta(seconds=float(setting("rebalance_every_s", section) or 60))
-    limit = timedelta(seconds=float(setting("complete_within_s", section) or 7200))
+    open_lead = span("open_lead_s", section, 1800)
+    close_delay = span("close_delay_s", section, 600)
+    rebalance_every = span("rebalance_every_s", section, 60)
+    limit = span("complete_within_s", section, 7200)
     maintenance_at = setting("maintenance_at", section) or "03:00"
-    start = datetime.fromisoformat(setting("start_date", section) or "2026-01-01T00:00:00+00:00")
+    start = moment("start_date", section, "2026-01-01T00:00:00+00:00")
     ours = {"section": section}
     retried = {**ours, "retries": 3, "retry_delay": timedelta(seconds=30)}
     # One run at a time: after an outage a day can only be sealed once the one before it is.

@@ -25,6 +25,7 @@ import pytest
 from spillway.cleanup.deferred import TopicSource
 from spillway.corrections import job
 from spillway.corrections.job import Corrected, CorrectionRequest, run_correction
+from spillway.corrections.kept import SessionRevisions
 from spillway.corrections.rows import Correction, KeptRevision, check
 from spillway.corrections.task import AdditionTask, PartAdded, add_parts
 from spillway.decode import compile_query, decode
@@ -237,11 +238,7 @@ class ClosedDay:
 
     def revisions(self) -> list[KeptRevision]:
         """Those whose rows are kept."""
-        spec = compile_query(self.query).spec
-        closed: Any = type("Closed", (), {"sealed": type("S", (), {"session": DAY})})
-        source = TopicSource((), MessageSource("", {}))
-        run = job._Run(lambda: None, self.warehouse, spec, closed, source, lambda _: None)
-        return run.kept()
+        return SessionRevisions(self.warehouse, DAY, 0).kept()
 
 
 def make_closed_day(

@@ -13,6 +13,7 @@ it does not say is that of the section whose settings file it is (`INHERITED`).
 from __future__ import annotations
 
 import re
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,6 +49,10 @@ class SectionError(ValueError):
     """A section's name that cannot be one."""
 
 
+class SettingError(ValueError):
+    """A value of a section that cannot be one. The message says what to write."""
+
+
 class NamedQuery(NamedTuple):
     """A query of the settings file of a section."""
 
@@ -67,6 +72,28 @@ def setting(name: str, section: str = SPILLWAY) -> str | None:
         return found
     query = named_query(section) if name in INHERITED else None
     return None if query is None else _said(name, query.base)
+
+
+def span(name: str, section: str, default_s: float) -> timedelta:
+    """A time in seconds that a section sets. Raises `SettingError`."""
+    found = setting(name, section)
+    try:
+        return timedelta(seconds=default_s if found is None else float(found))
+    except (ValueError, OverflowError):
+        raise SettingError(
+            f"[{section}] {name} = {found!r}: write a number of seconds, such as {default_s:g}"
+        ) from None
+
+
+def moment(name: str, section: str, default: str) -> datetime:
+    """A date and time that a section sets. Raises `SettingError`."""
+    found = setting(name, section) or default
+    try:
+        return datetime.fromisoformat(found)
+    except ValueError:
+        raise SettingError(
+            f"[{section}] {name} = {found!r}: write a date and time, such as {default}"
+        ) from None
 
 
 def _said(name: str, section: str) -> str | None:

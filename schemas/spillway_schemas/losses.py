@@ -7,6 +7,13 @@ from collections.abc import Iterable
 from spillway_schemas.journal import Record
 
 
+def accepted_text(by: str, reason: str) -> str:
+    """Who has accepted a loss, and why, for people: `accepted by ada: retention was a week`. What
+    is not known is left out."""
+    who = f"accepted by {by}" if by else "accepted"
+    return f"{who}: {reason}" if reason else who
+
+
 class LostRange(Record):
     """Offsets of a topic partition that Kafka does not hold any more: from `begin` to before
     `end`."""

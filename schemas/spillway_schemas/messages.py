@@ -54,6 +54,8 @@ Kind = Literal["string", "int", "double", "bool", "timestamp", "decimal", "json"
 
 INT64_MIN = -(2**63)
 INT64_MAX = 2**63 - 1
+MOST_MS = INT64_MAX // 1000
+"""The most milliseconds whose microseconds fit in 64 bits."""
 MAX_DECIMAL_PRECISION = 38
 EXACT_DIGITS = 15
 """Decimal digits that every double keeps."""

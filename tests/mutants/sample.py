@@ -52,7 +52,9 @@ MUTATED = (
     "jobs/spillway/sealing.py",
 )
 SPARK = re.compile(
-    r"^\s*(?:from|import) (?:pyspark|delta|spillway.stream.session|spillway.verify.rows)\b", re.M
+    r"^\s*(?:from|import) "
+    r"(?:pyspark|delta|spillway.stream.session|spillway.verify.rows|spillway.verify.frames)\b",
+    re.M,
 )
 """Modules that speak to Spark or start it are for the tests that do."""
 OURS = re.compile(

@@ -46,7 +46,7 @@ from spillway_airflow.links import ReportLink, SessionLink, SparkLink
 from spillway_airflow.operators import EnsureStreamOperator, MaintenanceOperator, SealOperator
 from spillway_airflow.operators.session import before_all
 from spillway_airflow.operators.stream import makes_progress, works
-from spillway_airflow.sections import SectionError
+from spillway_airflow.sections import SectionError, SettingError
 from spillway_airflow.timetables import (
     MarketCloseTimetable,
     MarketHoursTimetable,
@@ -688,6 +688,26 @@ def test_a_section_s_tasks_work_for_it(
     assert len(found) == 5
     assert {task.section for dag in found.values() for task in dag.tasks} == {"london"}
     assert found["london_market_close"].timetable.calendar == "XLON"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "right"),
+    [
+        ("open_lead_s", "30m", "a number of seconds, such as 1800"),
+        ("close_delay_s", "nan", "a number of seconds, such as 600"),
+        ("rebalance_every_s", "1e999", "a number of seconds, such as 60"),
+        ("complete_within_s", "2 h", "a number of seconds, such as 7200"),
+        ("start_date", "soon", "a date and time, such as 2026-01-01T00:00:00+00:00"),
+    ],
+)
+def test_a_setting_that_is_none_is_named(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, name: str, wrong: str, right: str
+) -> None:
+    """Airflow shows that instead of all five DAGs."""
+    settings[name] = wrong
+    said = re.escape(f"[spillway] {name} = {wrong!r}: write {right}")
+    with pytest.raises(SettingError, match=said):
+        loaded(dags_folder() / "trading_day.py", monkeypatch)
 
 
 def test_whatever_a_person_may_change_is_described(dags: dict[str, DAG]) -> None:

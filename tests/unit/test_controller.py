@@ -25,12 +25,15 @@ from spillway.rebalance import by_hand, controller
 from spillway.rebalance.asking import Answers, RequestRefused, ask, look
 from spillway.rebalance.by_hand import RebalanceRequest
 from spillway.rebalance.shown import as_json, table
+from spillway.rebalance.view import view_of
 from spillway.report.groups import HEAD, GroupStatus, groups_table, largest_groups
 from spillway.tables import NothingYet, Warehouse
 from spillway_schemas.filenames import data_name
 from spillway_schemas.hash_space import UnknownJoin, spaces
 from spillway_schemas.journal import CommandOutcome, Epoch, Move, Prefix
+from spillway_schemas.query import load_query
 from spillway_schemas.settings import Settings, load_settings
+from spillway_schemas.windows import swing
 from tests.commands import command_of, outcome_of
 from tests.page_warehouse import write_statistics
 from tests.report_journal import DAY, Made, fill_journal, make_day, open_warehouse
@@ -120,6 +123,31 @@ def answered(made: Made, warehouse: Warehouse, *outcomes: CommandOutcome) -> Non
     )
     made.entries.append(more)
     fill_journal(warehouse, [more])
+
+
+def test_a_session_is_evened_out_by_its_own_query(
+    settings: Settings, warehouse: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file may be the next session's by now, or be no query while it is being changed."""
+    own = load_query("symbol_window")
+    made = make_day(3, slots=2, groups_depth=3)
+    update = {"query": own.fingerprint, "text": own.text}
+    made.entries[0] = made.entries[0].model_copy(update=update)
+    fill_journal(warehouse, made.entries)
+    swings: list[float] = []
+
+    def seen_by(*given: Any, **more: Any) -> Any:
+        swings.append(more["swing"])
+        return view_of(*given, **more)
+
+    monkeypatch.setattr(controller, "view_of", seen_by)
+    for query in ("symbol", str(tmp_path / "gone.toml")):
+        changed = settings.model_copy(update={"query": query})
+        controller.run(changed, "lazy-disk", "me", clock=system_clock)
+        wanted = RebalanceRequest(budgets=["0:1GiB"])
+        by_hand.request(changed, wanted, "why", "me", clock=system_clock, dry_run=True)
+    assert swings == [swing(own.spans)] * 2
+    assert swings[0] < 1
 
 
 def test_a_run_appends_versioned_commands(settings: Settings, warehouse: Warehouse) -> None:

@@ -452,7 +452,7 @@ def test_what_lies_beyond_an_open_transaction_is_not_lost() -> None:
     """It may be open again after a failover, though its rows were read as committed before."""
     with pytest.raises(TopicProblem, match="beyond 5 a transaction is open again") as told:
         input_losses(View(stable=5), TOPICS, {"a": [0]}, {"a": [9]})  # type: ignore[arg-type]
-    assert told.value.what.endswith("By where the partition ends nothing is lost")
+    assert told.value.what.endswith("Judging by where the partition ends, nothing is lost")
     abort = "'kafka-transactions.sh abort --topic a --partition 0 --start-offset 5'"
     assert abort in told.value.remedy
     assert not input_losses(View(stable=5), TOPICS, {"a": [0]}, {"a": [5]})  # type: ignore[arg-type]

@@ -146,8 +146,8 @@ def test_a_folder_that_hangs_does_not_hang_the_doctor(monkeypatch: pytest.Monkey
     ("trial", "status", "says"),
     [
         (Trial(1 << 40, 0.1), "ok", ""),
-        (Trial(1 << 40, SLOW_S + 0.1), "warn", "/w is slow: writing 256.0 KiB took 1.1 s"),
-        (Trial(), "fail", f"/w does not answer: writing 256.0 KiB took over {PATIENCE_S:.0f} s"),
+        (Trial(1 << 40, SLOW_S + 0.1), "warn", "/w is slow: writing 256 KiB took 1.1 s"),
+        (Trial(), "fail", f"/w does not answer: writing 256 KiB took over {PATIENCE_S:.0f} s"),
         (Trial(0, 0.1, OSError(errno.EDQUOT, "x")), "fail", "/w: no space is left"),
         (Trial(0, 0.1, OSError(errno.EACCES, "No!")), "fail", "/w cannot be written: No!"),
     ],
@@ -155,7 +155,7 @@ def test_a_folder_that_hangs_does_not_hang_the_doctor(monkeypatch: pytest.Monkey
 def test_folders_are_judged(name: str, trial: Trial, status: str, says: str) -> None:
     found = judge_folder(name, "/w", "warehouse.root", trial, "ext4")
     assert found.status == status
-    assert found.what == (says or "/w (ext4, 1.0 TiB free)")
+    assert found.what == (says or "/w (ext4, 1.00 TiB free)")
     assert bool(found.mend) == bool(says)
 
 

@@ -122,7 +122,7 @@ def test_no_option_lets_messages_count_that_were_not_committed(
 
     monkeypatch.setattr(kafka, "KafkaConsumer", Consumer)
     monkeypatch.setattr(reading, "KafkaConsumer", Consumer)
-    monkeypatch.setattr(backlog, "listens", lambda *_: True)
+    monkeypatch.setattr(backlog, "demand_listener", lambda *_: None)
     given: Options = {"isolation.level": "read_uncommitted", "enable.auto.commit": "true"}
     with pytest.raises(KafkaUnavailable):
         look(given)

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from spillway.cleanup.work import work_of
+from spillway.cli import app
 from spillway.commands.losses import accepted_lines
 from spillway.engine.join.results import result_schema
 from spillway.engine.spill.spillfile import spill_schema
@@ -39,6 +41,12 @@ from tests.integration.spilled_day import (
 from tests.protocol_entries import report
 
 ROWS = 60
+
+
+def test_why_is_asked_for() -> None:
+    words = ["accept-loss", "--session", DAY, "--reason", " "]
+    found = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+    assert (found.exit_code, "--reason is empty" in found.output) == (2, True)
 
 
 class View:
@@ -201,8 +209,8 @@ def test_verify_ends_a_day_whose_loss_is_accepted_and_no_other(
         "details": {
             "differences": [],
             "problems": [
-                "input is lost, so nothing can be proved: t/0 from offset 0 to 7. ada has accepted "
-                "that: gone"
+                "input is lost, so nothing can be proved: t/0 from offset 0 to 7; accepted by ada: "
+                "gone"
             ],
             "cleaned": True,
             "loss": w.sessions.accepted_loss(DAY).model_dump(),  # type: ignore[union-attr]
@@ -216,7 +224,7 @@ def test_verify_ends_a_day_whose_loss_is_accepted_and_no_other(
     loss = {"ranges": [LostRange(topic="t", partition=0, begin=0, end=7)], "reason": "", "by": ""}
     told = AcceptedLoss.model_validate(loss).model_dump()
     w.sessions.append(SessionEvent(session=DAY, event="accepted", details={"loss": told}))
-    assert "somebody has accepted that: no reason given" in proved_().details["problems"][0]
+    assert proved_().details["problems"][0].endswith("t/0 from offset 0 to 7; accepted")
     kafka(9)  # more is gone than was accepted
     with pytest.raises(InputGone, match="from offset 9 on"):
         proved_()

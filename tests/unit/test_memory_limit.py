@@ -145,7 +145,7 @@ def test_a_limit_that_is_really_reached_is_told(tmp_path: Path) -> None:
     assert "may have 192 MiB" in said
     assert again == "again ''"
     assert warned.startswith("warn the kernel has killed a process here 1 time because memory")
-    assert refused.startswith("fail 2 slots x 1.0 GiB = 2.0 GiB, but only ")
+    assert refused.startswith("fail 2 slots x 1.00 GiB = 2.00 GiB, but only ")
 
 
 def test_a_budget_goes_by_the_least_limit_and_doctor_by_what_is_left(

@@ -167,7 +167,7 @@ def test_budgets_are_added_up() -> None:
     fits = judge_budgets({"trades": 3 * mib, "quotes": 2 * mib}, 5 * mib)
     assert (fits.status, fits.what) == (
         "ok",
-        "trades 3.0 MiB + quotes 2.0 MiB = 5.0 MiB of 5.0 MiB",
+        "trades 3.00 MiB + quotes 2.00 MiB = 5.00 MiB of 5.00 MiB",
     )
     assert judge_budgets({"trades": 3 * mib, "quotes": 2 * mib}, 5 * mib - 1).status == "warn"
 
@@ -230,7 +230,7 @@ def test_secrets_of_each_are_kept(two: Path) -> None:
     two.write_text(text)
     given.before_the_command(two, [])
     for each in (given.each_settings, given.named_settings):
-        assert [found.name for found in each()] == ["trades", "quotes"]
+        assert [found.name for found in given.readable(each())] == ["trades", "quotes"]
         assert told("of-trades, of-quotes") == "(hidden), (hidden)"
     given.settings(query="quotes")
     assert told("a@b of-quotes") == "a@b (hidden)"
@@ -258,6 +258,32 @@ def test_the_doctor_looks_at_each_and_at_all(two: Path, capsys: pytest.CaptureFi
     names = [each["name"] for each in json.loads(capsys.readouterr().out)]
     assert names[:2] == ["side by side", "budgets together"]
     assert "tables" in names
+
+
+def test_a_mistake_in_one_hides_no_other(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of one that was not asked for it is no failure: its own stream is refused, and no other."""
+
+    def checked(*options: str) -> dict[str, str]:
+        run("--config", str(two), *options, "doctor", "--json")
+        return {each["name"]: each["status"] for each in json.loads(capsys.readouterr().out)}
+
+    wrong = two.read_text().replace("[queries.trades]", "[queries.trades]\nspill.fraction = 'x'")
+    two.write_text(wrong)
+    assert run("--config", str(two), "status", "--json") == 0
+    trades, quotes = json.loads(capsys.readouterr().out)
+    assert (trades["name"], trades["status"]) == ("trades", None)
+    assert trades["problem"].startswith(f"{two}:")
+    assert "a number is needed" in trades["problem"]
+    assert quotes["status"]["session"] == DAY
+    every, one = checked(), checked("--query", "quotes")
+    assert (every["trades: settings"], one["trades: settings"]) == ("fail", "warn")
+    assert "quotes: tables" in every
+    assert not {"trades: tables", "quotes: settings"} & every.keys()
+    assert "tables" in one
+    two.write_text(wrong.replace("[queries.quotes]", "[queries.quotes]\nspill.fraction = 'x'"))
+    for command in ("status", "doctor"):
+        assert run("--config", str(two), command) == 2
+        assert f"{two}:" in capsys.readouterr().err
 
 
 def test_a_mistake_in_one_does_not_keep_the_other_from_its_start(

@@ -258,8 +258,9 @@ def test_the_verdict_is_what_is_seen_first(day, event, kind, words):
 @pytest.mark.parametrize(
     ("by", "reason", "words"),
     [
-        ("ada", "a week of <b>retention", "ada: a week of <b>retention"),
-        ("", "", "somebody: no reason given"),
+        ("ada", "a week of <b>retention", "accepted by ada: a week of <b>retention"),
+        ("", "retention", "accepted: retention"),
+        ("ada", "", "accepted by ada"),
     ],
 )
 def test_why_a_loss_was_accepted_is_told(day, by, reason, words):
@@ -269,7 +270,7 @@ def test_why_a_loss_was_accepted_is_told(day, by, reason, words):
     day[1].sessions.append(verdict(False).model_copy(update=UNKNOWN))
     root = parsed(report_html(look(day)))
     [banner] = [e for e in root.iter("section") if "verdict" in e.get("class", "")]
-    told = f"its input is lost; accepted by {words}; looked at"
+    told = f"its input is lost; {words}; looked at"
     assert told in "".join(banner.itertext())
 
 

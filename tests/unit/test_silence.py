@@ -7,8 +7,9 @@ import threading
 
 import pytest
 
-from spillway.stream import job, silence
-from spillway.stream.job import Placement
+from spillway.stream import placement as placing
+from spillway.stream import silence
+from spillway.stream.placement import Placement
 from spillway.stream.silence import HOST_SILENT_S, SilentHosts, addresses, answers, nobody_came
 
 
@@ -68,10 +69,10 @@ def test_a_long_job_asks_the_hosts_that_it_waits_for(monkeypatch: pytest.MonkeyP
         told.append(text)
         over.set()
 
-    monkeypatch.setattr(job, "HOSTS_LOOK_S", 0.01)
-    monkeypatch.setattr(job, "HOST_SILENT_S", 0.0)
+    monkeypatch.setattr(placing, "HOSTS_LOOK_S", 0.01)
+    monkeypatch.setattr(placing, "HOST_SILENT_S", 0.0)
     monkeypatch.setattr(silence, "HOST_SILENT_S", 0.05)
-    monkeypatch.setattr(job, "answers", asks)
+    monkeypatch.setattr(placing, "answers", asks)
     placement = Listening(None, False, {0: "a", 1: "b"})
     with placement.watched(lambda: pytest.fail("cancelled"), tell):
         assert over.wait(10)
@@ -80,8 +81,8 @@ def test_a_long_job_asks_the_hosts_that_it_waits_for(monkeypatch: pytest.MonkeyP
 
 
 def test_a_short_job_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "HOSTS_LOOK_S", 0.01)
-    monkeypatch.setattr(job, "answers", lambda _: pytest.fail("asked"))
+    monkeypatch.setattr(placing, "HOSTS_LOOK_S", 0.01)
+    monkeypatch.setattr(placing, "answers", lambda _: pytest.fail("asked"))
     placement = Listening(None, False, {0: "a", 1: "b"})
     with placement.watched(lambda: pytest.fail("cancelled"), pytest.fail):
         threading.Event().wait(0.1)

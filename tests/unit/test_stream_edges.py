@@ -18,9 +18,9 @@ from pydantic import SecretStr
 
 from spillway.policy.intake import LEAST_ROWS, rows_per_epoch, worth_changing
 from spillway.protocol.recovery import SessionRestore, Since
-from spillway.stream import job
+from spillway.stream import placement as placing
 from spillway.stream.decoding import since_offsets
-from spillway.stream.job import Placement
+from spillway.stream.placement import Placement
 from spillway.stream.session import REQUIRED, SettingsRefused, refuse_wrong
 from spillway.stream.source import OffsetLogError, batch_end, spark_offsets, stream_rows
 from spillway_schemas.journal import Prefix, SlotTotals
@@ -167,7 +167,7 @@ def test_a_job_is_cancelled_when_a_host_that_it_needs_stays_away(
     monkeypatch: pytest.MonkeyPatch, alive: str, back: str, cancelled: bool
 ) -> None:
     """Slots are pinned to a and b."""
-    monkeypatch.setattr(job, "HOSTS_LOOK_S", 0.02)
+    monkeypatch.setattr(placing, "HOSTS_LOOK_S", 0.02)
     placement = Hosts(None, False, {0: "a", 1: "b"}, away_s=0.3)
     placement.alive = tuple(alive)
     called = threading.Event()

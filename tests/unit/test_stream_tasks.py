@@ -37,9 +37,9 @@ from spillway.stream.boundary import GRACE_MS, LATE_MS
 from spillway.stream.boundary import left_ms as left_ms_of
 from spillway.stream.decoding import DecodeTask
 from spillway.stream.failures import beyond_mending
-from spillway.stream.job import Placement
 from spillway.stream.messages import MessageSource
 from spillway.stream.pins import least_values
+from spillway.stream.placement import Placement
 from spillway.stream.process import rehearse_batches
 from spillway.stream.progress import epoch_line, start_line
 from spillway.stream.source import kafka_options

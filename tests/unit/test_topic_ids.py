@@ -168,17 +168,17 @@ def test_a_cleanup_that_reads_lost_rows_again_asks_whose_they_are(
         asked.append(source.messages.ids)
         return []
 
-    run: Any = object.__new__(cleanup._Run)
-    run._spark = run._spec = None
-    run._sealed = SimpleNamespace(session=DAY)
     topics = [Topic(name="a", id=OLD, partitions=1)]
-    run._work = SimpleNamespace(genesis=SimpleNamespace(topics=topics, event_time=None))
-    run._warehouse = SimpleNamespace(
+    genesis = SimpleNamespace(topics=topics, event_time=None)
+    work: Any = SimpleNamespace(sealed=SimpleNamespace(session=DAY), genesis=genesis)
+    spec: Any = None
+    warehouse: Any = SimpleNamespace(
         deferred_applied=lambda _: -1, folder=lambda _: None, apply_deferred=lambda *_: None
     )
     monkeypatch.setattr(cleanup, "read_deferred", read)
     again = Restore(frozenset(), {}, {}, (), ())
-    run.read_deferred(TopicSource((), MessageSource("h:1", {})), again, lambda _: None)
+    source = TopicSource((), MessageSource("h:1", {}))
+    cleanup.commit_deferred(None, warehouse, spec, work, source, again, lambda _: None)
     assert asked == [{"a": OLD}]
 
 

@@ -138,16 +138,20 @@ def run_cleanup(
             raise CleanupRefused(f"rows of {session} are only in Kafka, and nobody has said where")
         source.check(work.genesis.topics, again)
     streams = source.streams if source is not None else ()
-    work.doubtful(warehouse, spec.root, streams)  # who is refused is so before Spark starts
+    work.doubtful(warehouse, spec.root, streams)  # refuses before Spark starts
     committed = 0
     while (first := warehouse.cleanup_applied(session) + 1) < len(sealed.ranges):
-        lease = Lease.take(warehouse, session)
+        lease, spark = Lease.take(warehouse, session), start_spark()
+        if again is not None and source is not None:
+            commit_deferred(spark, warehouse, spec, work, source, again, tell)
         run = _Run(
-            start_spark(),
+            spark,
             warehouse,
             spec,
             work,
             lease,
+            # Only now: another cleanup may have read them, without what is lost since then.
+            work.doubtful(warehouse, spec.root, streams),
             began=began,
             on_progress=on_progress,
             piece_bytes=piece_bytes,
@@ -155,10 +159,7 @@ def run_cleanup(
             task_bytes=task_bytes,
         )
         try:
-            if again is not None and source is not None:
-                run.read_deferred(source, again, tell)
-            # Not before: another cleanup may have read them, without what is lost since then.
-            committed = run.all(first, work.doubtful(warehouse, spec.root, streams))
+            committed = run.all(first)
         except TakenOver as other:
             tell(f"{other}. This one waits for it.")
             if not lease.wait(partial(warehouse.cleanup_applied, session), stalled_s):
@@ -218,6 +219,32 @@ def _summary(work: CleanupWork, event: SessionEvent, *, already: bool) -> Cleane
     )
 
 
+def commit_deferred(
+    spark: Any,
+    warehouse: Warehouse,
+    spec: TreeSpec,
+    work: CleanupWork,
+    source: TopicSource,
+    again: Restore,
+    tell: Callable[[str], None],
+) -> None:
+    """Make spilled rows of what slots had lost, unless that was done. Of two cleanups the one that
+    is done first commits, whichever has the lease: both read the same, unless more was accepted as
+    lost between them."""
+    session, genesis = work.sealed.session, work.genesis
+    if warehouse.deferred_applied(session) >= 0:
+        return
+    tell(f"reading {rows_to_read(again):,} rows again in Kafka: slots had lost some of them")
+    place = warehouse.folder("spill")
+    try:
+        mine = source.identified(genesis.topics)
+        files = read_deferred(spark, spec, mine, again, genesis.event_time, place)
+    except Exception:
+        source.check(genesis.topics, again)  # it may have gone while it was read
+        raise
+    warehouse.apply_deferred(session, files)
+
+
 class _Run:
     """One run over the ranges that are left."""
 
@@ -228,6 +255,7 @@ class _Run:
         spec: TreeSpec,
         work: CleanupWork,
         lease: Lease,
+        doubtful: frozenset[int],
         *,
         began: float,
         on_progress: OnProgress,
@@ -235,14 +263,14 @@ class _Run:
         batch_bytes: int,
         task_bytes: int,
     ) -> None:
-        self._spark = spark
+        """`doubtful`: as in `SpillSource`."""
         self._context = spark.sparkContext
         self._warehouse = warehouse
         self._spec = spec
         self._work = work
         self._sealed = work.sealed
         self._lease = lease
-        self._doubtful: frozenset[int] = frozenset()
+        self._doubtful = doubtful
         self._began = began
         self._on_progress = on_progress
         self._piece_bytes = piece_bytes
@@ -254,31 +282,8 @@ class _Run:
         self._applied = -1
         """The last range that is known to be committed, by whomever. Read by the pool's threads."""
 
-    def read_deferred(
-        self, source: TopicSource, again: Restore, tell: Callable[[str], None]
-    ) -> None:
-        """Make spilled rows of what slots had lost, unless that was done. Of two cleanups the one
-        that is done first commits, whichever has the lease: both read the same, unless more was
-        accepted as lost between them."""
-        session = self._sealed.session
-        if self._warehouse.deferred_applied(session) >= 0:
-            return
-        tell(f"reading {rows_to_read(again):,} rows again in Kafka: slots had lost some of them")
-        place = self._warehouse.folder("spill")
-        genesis = self._work.genesis
-        times = genesis.event_time
-        try:
-            mine = source.identified(genesis.topics)
-            files = read_deferred(self._spark, self._spec, mine, again, times, place)
-        except Exception:
-            source.check(genesis.topics, again)  # it may have gone while it was read
-            raise
-        self._warehouse.apply_deferred(session, files)
-
-    def all(self, first: int, doubtful: frozenset[int]) -> int:
-        """Do ranges `first` and up; the number of results that this run committed. `doubtful`: as
-        in `SpillSource`."""
-        self._doubtful = doubtful
+    def all(self, first: int) -> int:
+        """Do ranges `first` and up; the number of results that this run committed."""
         self._applied = first - 1
         rows = 0
         self._report(rows)

@@ -10,6 +10,7 @@ from spillway.commands import given
 from spillway.commands.given import AsJson, CloseDelay
 from spillway.commands.terminal import out, say, say_json
 from spillway_schemas.exits import FAILED
+from spillway_schemas.settings import SettingsError
 
 
 def doctor(
@@ -33,11 +34,16 @@ def doctor(
         place = given.settings().warehouse
         for line in mend(place.root, place.options) or ["nothing had to be mended"]:
             say(line)
-    each = given.each_settings()
-    found = checks.beside(given.named_settings())
-    for settings in each:
+    asked, named = given.each_settings(), given.named_settings()
+    found = checks.beside(given.readable(named))
+    for name, each in named:
+        if isinstance(each, SettingsError):
+            found.append(checks.broken(name, each, is_asked=len(asked) > 1))
+    for name, settings in asked:
+        if isinstance(settings, SettingsError):
+            continue
         mine = checks.check_all(settings, close_delay_s=close_delay)
-        found += mine if len(each) == 1 else checks.of_query(settings.shown_name, mine)
+        found += mine if len(asked) == 1 else checks.of_query(name, mine)
     if json_:
         say_json([each.as_dict() for each in found])
     else:

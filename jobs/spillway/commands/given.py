@@ -70,34 +70,47 @@ def query(found: Settings) -> Any:
     return load_query(found.query)
 
 
-def named_settings(*, readable: bool = False) -> list[Settings]:
-    """The settings of every named query, in the file's order, and of that without a name where the
-    file has one, too; none where it names none.
+NamedSettings = tuple[str, Settings | SettingsError]
+"""The name of a query, and its settings or what is wrong with them."""
 
-    Raises SettingsError where those of one are wrong; it is left out when they need only be
-    `readable`.
-    """
-    names = named_queries(_before.config)
-    found = []
-    for name in names:
+
+def named_settings() -> list[NamedSettings]:
+    """The settings of every named query, in the file's order, and of that without a name where the
+    file has one, too; none where it names none. What is wrong with those of one hides no other."""
+    found: list[NamedSettings] = []
+    for name in named_queries(_before.config):
         try:
-            found.append(settings(query=name))
-        except SettingsError:
-            if not readable:
-                raise
+            found.append((name, settings(query=name)))
+        except SettingsError as error:
+            found.append((name, error))
     with suppress(SettingsError):  # no query beside those
-        if names and not (own := settings()).name:
-            found.insert(0, own)
-    if found:
-        keep_secret(*(table for each in found for table in (each.secrets, each.registry.options)))
+        if found and not (own := settings()).name:
+            found.insert(0, (own.shown_name, own))
+    if every := readable(found):
+        keep_secret(*(table for each in every for table in (each.secrets, each.registry.options)))
     return found
 
 
-def each_settings() -> list[Settings]:
-    """The settings of the one query that is meant; of several, where none was chosen."""
-    if "query" in _before.flags or os.environ.get(f"{ENV_PREFIX}QUERY"):
-        return [settings()]
-    return named_settings() or [settings()]
+def readable(every: Iterable[NamedSettings]) -> list[Settings]:
+    """The settings of those in which nothing is wrong."""
+    return [each for _, each in every if isinstance(each, Settings)]
+
+
+def each_settings() -> list[NamedSettings]:
+    """The settings of the one query that is meant; of several, where none was chosen.
+
+    Raises SettingsError where those of all that are meant are wrong.
+    """
+    named = []
+    if "query" not in _before.flags and not os.environ.get(f"{ENV_PREFIX}QUERY"):
+        named = named_settings()
+    if not named:
+        own = settings()
+        return [(own.shown_name, own)]
+    first = named[0][1]
+    if isinstance(first, SettingsError) and not readable(named):
+        raise first
+    return named
 
 
 def session_query(found: Settings, of: Any, session: str | None = None) -> Any:

@@ -22,6 +22,8 @@ def accept_loss(
 ) -> None:
     """Accept that input of a session is gone from Kafka: the stream and cleanup do without it, and
     the day ends as not complete."""
+    if not reason.strip():
+        raise typer.BadParameter("--reason is empty: say why, `sessions` keeps it with the loss")
     from spillway.losses import accept_loss as accept
 
     settings = given.settings()

@@ -75,7 +75,7 @@ def stream(
     watcher.on_progress("checking this machine, Kafka and the tables")
     checks = doctors.check_all(settings, thorough=False, query=query)
     # A mistake in what is said of another query ends that one's stream alone.
-    beside = doctors.beside(given.named_settings(readable=True))
+    beside = doctors.beside(given.readable(given.named_settings()))
     failed = doctors.blocking([*beside, *checks])
     if failed:
         out.print(doctors.table(failed))

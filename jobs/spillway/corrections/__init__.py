@@ -9,8 +9,10 @@ A_i + D_i without that of the A_i: a combination of the enlarged input has a new
 |---|---|
 | `rows` | messages, those of a file first, as a correction's rows; what is wrong with them |
 | `topics` | what a topic holds that no correction has read |
+| `closed` | which sessions can be corrected |
+| `kept` | their revisions in the tables |
 | `task` | what runs in Spark's workers: rows of one part of the hashes in, results out |
-| `job` | the driver: keeps the rows, has them joined, commits their results |
+| `job` | the driver: has rows joined, keeps them, commits their results |
 | `shown` | what a correction came to, for people |
 
 Importing this package imports neither Spark nor deltalake (workers import it too).

@@ -32,17 +32,17 @@ Known limitation: the rows of all corrections of a session pass through this pro
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spillway.cleanup.deferred import TopicSource, frame_schema, parts_of
-from spillway.corrections.rows import ROWS, Correction, CorrectionRefused, KeptRevision
+from spillway.corrections.closed import ClosedSession, closed_session
+from spillway.corrections.kept import SessionRevisions
+from spillway.corrections.rows import Correction, CorrectionRefused, KeptRevision
 from spillway.corrections.task import (
     ADDED_SCHEMA,
     AdditionTask,
@@ -56,24 +56,18 @@ from spillway.engine.join.results import result_schema
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.spillfile import spill_schema
 from spillway.engine.wire.blocks import BLOCK_SCHEMA
-from spillway.engine.wire.datafile import write_data_files
 from spillway.kafka.client import cluster, demand_listener
 from spillway.kafka.held import input_gone
-from spillway.protocol.closed import whole_session
 from spillway.protocol.deferral import rows_to_read
-from spillway.protocol.recovery import Restore, check_restored
-from spillway.protocol.seal import not_sealed
-from spillway.protocol.state import JournalState, check_query, genesis_of
+from spillway.protocol.recovery import check_restored
 from spillway.registry import SchemaTrouble
 from spillway.storage import StorageError
 from spillway.stream.decoding import DecodeTask, decode_chunks
 from spillway.stream.messages import ranges_of, whole_frame
 from spillway.stream.pins import salted, salts
-from spillway.tables import NothingYet, SessionEvent, TableConflict, Warehouse
-from spillway.tables.definitions import CORRECTIONS
-from spillway_schemas.corrections import Revision, TopicPlace
-from spillway_schemas.filenames import correct_name
-from spillway_schemas.journal import FileRecord, Genesis, Sealed
+from spillway.tables import TableConflict, Warehouse
+from spillway_schemas.corrections import Revision
+from spillway_schemas.journal import FileRecord
 
 UNREADABLE = "The session's input cannot be read again in Kafka as it was read then"
 ATTEMPTS = 100
@@ -130,20 +124,21 @@ def run_correction(
     `OutcomeUnknown`.
     """
     began = time.monotonic()
-    closed = _closed(warehouse, session, fingerprint)
+    closed = closed_session(warehouse, session, fingerprint)
     warehouse.compare_columns(
         result_schema(spec), spill_schema(spec), changes=bool(closed.state.before)
     )
-    run = _Run(start_spark, warehouse, spec, closed, source, tell)
+    revisions = SessionRevisions(warehouse, session, closed.sealed.results + closed.cleaned)
+    run = _Run(start_spark, warehouse, spec, closed, revisions, source, tell)
     finished: list[Revision] = []
     for _ in range(ATTEMPTS):
-        kept = run.kept()
+        kept = revisions.kept()
         if not plan:
             finished += run.finish(kept)
         correction = None if wanted is None else wanted.read(kept)
         if wanted is None or correction is None:
             return Corrected(session, tuple(finished), None, False, _since(began), plan)
-        digest, noted = correction.digest, run.noted()
+        digest, noted = correction.digest, revisions.noted()
         known = next((each for each in kept if each.digest == digest), None)
         if known is not None and known.revision in noted:
             own = noted[known.revision]
@@ -159,101 +154,25 @@ def run_correction(
         )
         rows = correction.as_revision(mine.revision, time.time_ns() // 1000)
         run.check_input()
-        files, results = run.added(mine.revision, run.rows(1, mine.revision), rows, write=not plan)
+        old = revisions.rows(1, mine.revision)
+        files, results = run.added(mine.revision, old, rows, write=not plan)
         if plan:
             left = sum(each.revision not in noted for each in kept if each is not known)
-            own = _revision(mine, results)
+            own = mine.as_noted(results)
             return Corrected(session, (), own, False, _since(began), plan, left)
         try:
-            run.keep(mine, rows)
+            revisions.keep(mine, rows)
         except TableConflict:
             tell("another correction of the session was faster: looking again")
             continue
         warehouse.apply_correction(session, mine.revision, files)
-        own = run.note(mine, began)
+        own = revisions.note(mine, _since(began))
         return Corrected(session, tuple(finished), own, False, _since(began))
     raise CorrectionRefused(f"{ATTEMPTS} other corrections of {session} were faster: try again")
 
 
 def _since(began: float) -> float:
     return round(time.monotonic() - began, 3)
-
-
-def _revision(kept: KeptRevision, results: int) -> Revision:
-    return Revision(
-        revision=kept.revision,
-        source=kept.source,
-        reason=kept.reason,
-        by=kept.by,
-        digest=kept.digest,
-        rows=kept.rows,
-        results=results,
-    )
-
-
-@dataclass(frozen=True)
-class ClosedSession:
-    """A session to which rows may be added."""
-
-    state: JournalState
-    sealed: Sealed
-    again: Restore
-    """All of its input; `slots` is empty."""
-    cleaned: int
-    """Results that cleanup has added."""
-
-    @property
-    def genesis(self) -> Genesis:
-        """What the warehouse was when the session ran."""
-        return genesis_of(self.state, self.sealed)
-
-
-def _closed(warehouse: Warehouse, session: str, fingerprint: str) -> ClosedSession:
-    """The session, when it can be corrected. Raises `NothingYet`, `AnotherQuery`,
-    `CorrectionRefused`."""
-    warehouse.journal.refresh()
-    state = warehouse.journal.state()
-    if state is None:
-        raise NothingYet(warehouse.place.path())
-    if problem := not_sealed(state, session, warehouse.commands.unseen(state)):
-        raise CorrectionRefused(
-            f"{problem}. Only a closed session is corrected; to an open one rows are sent"
-        )
-    sealed = state.sealed[session]
-    genesis = genesis_of(state, sealed)
-    check_query(genesis, fingerprint)
-    if len(genesis.parents) > 1:
-        raise CorrectionRefused(
-            "the query is a tree of joins, and corrections are built for one join: make the day "
-            "again, see the runbook, `Make a day again`"
-        )
-    if genesis.outer:
-        raise CorrectionRefused(
-            "the query has optional streams: a late row may be the one that an unmatched result "
-            "lacks, and results are never taken back. Make the day again, see the runbook, `Make a "
-            "day again`"
-        )
-    if genesis.carry:
-        raise CorrectionRefused(
-            "sessions carry their rows into the next one (session.carry), so a row of this one may "
-            "belong into results of another, and corrections are not built for that: make the days "
-            "again, see the runbook, `Make a day again`"
-        )
-    events = [each for each in warehouse.sessions.read() if each.session == session]
-    verdicts = [each for each in events if each.event == "verified"]
-    if not verdicts or not verdicts[-1].complete:
-        raise CorrectionRefused(
-            f"{session} is not proved complete: clean it and prove it first (spillway cleanup, "
-            "spillway verify). What a correction adds is known only beside a complete day"
-        )
-    entries = warehouse.journal.read_after(sealed.base - 1)
-    cleaned = [each.cleanup or 0 for each in events if each.event == "cleaned"]
-    return ClosedSession(
-        state,
-        sealed,
-        whole_session(genesis, sealed, entries),
-        cleaned[-1] if cleaned else 0,
-    )
 
 
 class _Run:
@@ -265,6 +184,7 @@ class _Run:
         warehouse: Warehouse,
         spec: TreeSpec,
         closed: ClosedSession,
+        revisions: SessionRevisions,
         source: TopicSource,
         tell: Callable[[str], None],
     ) -> None:
@@ -272,57 +192,15 @@ class _Run:
         self._warehouse = warehouse
         self._spec = spec
         self._closed = closed
+        self._revisions = revisions
         self._session = closed.sealed.session
         self._source = source
         self._tell = tell
 
-    def kept(self) -> list[KeptRevision]:
-        """The revisions whose rows are kept, in order."""
-        names = ["revision", "source", "reason", "by", "digest", "read_to"]
-        table = self._read(names)
-        counted = table.group_by(names).aggregate([([], "count_all")]).sort_by("revision")
-        return [
-            KeptRevision(
-                rows=row.pop("count_all"),
-                read_to=_place(row.pop("read_to")),
-                **row,
-            )
-            for row in counted.to_pylist()
-        ]
-
-    def rows(self, since: int, before: int) -> pa.Table:
-        """Rows of the kept revisions from `since` to the one before `before` (`ROWS`)."""
-        table = self._read(["revision", *ROWS.names])
-        of = pc.field("revision")
-        return table.filter((of >= since) & (of < before)).select(ROWS.names).cast(ROWS)
-
-    def _read(self, columns: Sequence[str]) -> pa.Table:
-        kept = self._warehouse.corrections(self._session)
-        return self._warehouse.correction_rows(kept, columns)
-
-    def keep(self, mine: KeptRevision, rows: pa.Table) -> None:
-        """Commit a revision's rows. Raises `TableConflict` when the number is taken."""
-        n = len(rows)
-        place = None if mine.read_to is None else mine.read_to.model_dump_json()
-        told = {**vars(mine), "read_to": place}
-        columns = [
-            rows[field.name] if field.name in ROWS.names else _repeated(told[field.name], field, n)
-            for field in CORRECTIONS.file_schema
-        ]
-        files = write_data_files(
-            self._warehouse.folder(CORRECTIONS.name),
-            CORRECTIONS.name,
-            partial(correct_name, self._session, mine.revision, uuid.uuid4().hex[:12]),
-            CORRECTIONS.file_schema,
-            [pa.Table.from_arrays(columns, schema=CORRECTIONS.file_schema)],
-            {"session_date": self._session},
-        )
-        self._warehouse.keep_correction(self._session, mine.revision, files)
-
     def finish(self, kept: Sequence[KeptRevision]) -> list[Revision]:
         """Commit the results of all revisions that are kept and not in; those that this did."""
         done = []
-        known = self.noted()
+        known = self._revisions.noted()
         for each in kept:
             if each.revision in known:
                 continue
@@ -332,43 +210,12 @@ class _Run:
                 self.check_input()
                 files, _ = self.added(
                     each.revision,
-                    self.rows(1, each.revision),
-                    self.rows(each.revision, each.revision + 1),
+                    self._revisions.rows(1, each.revision),
+                    self._revisions.rows(each.revision, each.revision + 1),
                 )
                 self._warehouse.apply_correction(self._session, each.revision, files)
-            done.append(self.note(each, began))
+            done.append(self._revisions.note(each, _since(began)))
         return done
-
-    def note(self, kept: KeptRevision, began: float) -> Revision:
-        """Say in `sessions` that a revision is in, unless somebody has."""
-        stored = sum(file.rows for file in self._warehouse.files("results", self._session))
-        # As seen with these files. Whoever commits the next revision has noted this one before.
-        applied = self._warehouse.corrected_to(self._session)
-        known = self.noted()
-        if kept.revision in known or applied > kept.revision:
-            return self.noted()[kept.revision]
-        before = self._closed.sealed.results + self._closed.cleaned
-        before += sum(each.results for each in known.values())
-        mine = _revision(kept, stored - before)
-        if mine.results < 0:
-            raise CorrectionRefused(
-                f"the results table holds {stored:,} rows of {self._session}, and {before:,} were "
-                "there before its last correction: rows are missing. Something other than spillway "
-                "has changed the table: restore it"
-            )
-        self._warehouse.sessions.append(
-            SessionEvent(
-                session=self._session,
-                event="corrected",
-                seconds=_since(began),
-                details=mine.model_dump(),
-            )
-        )
-        return mine
-
-    def noted(self) -> dict[int, Revision]:
-        """The revisions that are in, by their numbers."""
-        return self._warehouse.sessions.revisions(self._session)
 
     def check_input(self) -> None:
         """Raise `CorrectionRefused` unless Kafka holds all of the session's input."""
@@ -458,11 +305,3 @@ def parts_added(
         partial(add_parts, task), frame_schema(ADDED_SCHEMA)
     )
     return [PartAdded.model_validate_json(row.added) for row in written.collect()]
-
-
-def _repeated(value: Any, field: pa.Field, n: int) -> pa.Array:
-    return pa.repeat(pa.scalar(value, field.type), n)
-
-
-def _place(text: str | None) -> TopicPlace | None:
-    return None if text is None else TopicPlace.model_validate_json(text)

@@ -22,7 +22,7 @@ from spillway.decode import Decoded, StreamPlan, decode
 from spillway.decode.chunks import Chunk, chunks_of
 from spillway.produce.recording import pieces
 from spillway.report.words import bytes_text
-from spillway_schemas.corrections import TopicPlace, partition_of
+from spillway_schemas.corrections import Revision, TopicPlace, partition_of
 from spillway_schemas.exits import USAGE
 
 I64 = npt.NDArray[np.int64]
@@ -106,6 +106,18 @@ class KeptRevision:
     digest: str
     read_to: TopicPlace | None
     rows: int
+
+    def as_noted(self, results: int) -> Revision:
+        """What `sessions` keeps of it once it is in, with the number of results that it added."""
+        return Revision(
+            revision=self.revision,
+            source=self.source,
+            reason=self.reason,
+            by=self.by,
+            digest=self.digest,
+            rows=self.rows,
+            results=results,
+        )
 
 
 def from_file(path: Path, stream: str | None, plans: Sequence[StreamPlan]) -> Correction:

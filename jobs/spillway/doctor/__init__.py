@@ -27,7 +27,7 @@ from spillway.plain import plain
 from spillway.protocol.state import JournalState
 from spillway.readmodel.clocks import clocks_text, wrong_clocks
 from spillway_schemas.query import Query
-from spillway_schemas.settings import Settings
+from spillway_schemas.settings import Settings, SettingsError
 from spillway_schemas.stores import is_uri
 
 __all__ = ["Check", "beside", "blocking", "check_all", "of_query", "table"]
@@ -73,6 +73,13 @@ def check_all(
 def of_query(name: str, checks: Sequence[Check]) -> list[Check]:
     """The checks of one of several queries."""
     return [replace(each, name=f"{name}: {each.name}") for each in checks]
+
+
+def broken(name: str, error: SettingsError, *, is_asked: bool) -> Check:
+    """What is wrong with the settings of a named query. It fails where the query is asked for;
+    otherwise it means that nothing is compared with that one."""
+    mend = f"mend it; what is said of this query alone stands below [queries.{name}]"
+    return Check(f"{name}: settings", "fail" if is_asked else "warn", str(error), mend)
 
 
 def blocking(checks: Sequence[Check]) -> list[Check]:

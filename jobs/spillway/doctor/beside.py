@@ -5,12 +5,13 @@ Known limitation: only the queries of one settings file are known; another file'
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
-from spillway.doctor.check import Check, size
-from spillway.doctor.machine import room_for
+from spillway.doctor.check import Check
+from spillway.doctor.machine import existing, room_for
+from spillway.report.words import bytes_text
 from spillway_schemas.settings import Settings
 
 OWN: dict[str, Callable[[Settings], str]] = {
@@ -67,8 +68,8 @@ def judge_shared(every: Sequence[Settings]) -> Iterator[Check]:
 def judge_budgets(needed: dict[str, int], room_bytes: int) -> Check:
     """The sum of all budgets against what there is for their state together."""
     total = sum(needed.values())
-    said = " + ".join(f"{name} {size(each)}" for name, each in needed.items())
-    said = f"{said} = {size(total)} of {size(room_bytes)}"
+    said = " + ".join(f"{name} {bytes_text(each)}" for name, each in needed.items())
+    said = f"{said} = {bytes_text(total)} of {bytes_text(room_bytes)}"
     if total <= room_bytes:
         return Check("budgets together", "ok", said)
     return Check(
@@ -81,6 +82,4 @@ def judge_budgets(needed: dict[str, int], room_bytes: int) -> Check:
 
 def _device(root: str) -> int:
     """The file system that a folder is in, or will be."""
-    while not os.path.exists(root) and root != os.path.dirname(root):
-        root = os.path.dirname(root)
-    return os.stat(root).st_dev
+    return existing(Path(root)).stat().st_dev

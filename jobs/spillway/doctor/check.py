@@ -26,15 +26,6 @@ class Check:
         return asdict(self)
 
 
-def size(count: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
-
-
 def days(ms: int) -> str:
     """Milliseconds for people."""
     hours = ms / 3_600_000

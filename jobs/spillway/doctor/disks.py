@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from spillway.doctor.check import Check, size
-from spillway.doctor.machine import file_system
+from spillway.doctor.check import Check
+from spillway.doctor.machine import existing, file_system
 from spillway.doctor.stores import object_store
 from spillway.private import folder_problem, is_exchangeable
+from spillway.report.words import bytes_text
 from spillway_schemas.settings import Settings
 from spillway_schemas.stores import is_uri
 
@@ -81,9 +82,7 @@ def try_folder(path: Path) -> Trial:
 def _trial(path: Path) -> Trial:
     began = time.monotonic()
     try:
-        # It need not exist yet; a look makes nothing.
-        while not path.exists() and path != path.parent:
-            path = path.parent
+        path = existing(path)  # it need not exist yet; a look makes nothing
         with tempfile.TemporaryFile(dir=path, buffering=0) as file:
             left = TRIAL_BYTES
             while left:
@@ -101,7 +100,8 @@ def judge_folder(name: str, place: str, setting: str, trial: Trial, kind: str) -
         return Check(
             name,
             "fail",
-            f"{place} does not answer: writing {size(TRIAL_BYTES)} took over {PATIENCE_S:.0f} s",
+            f"{place} does not answer: writing {bytes_text(TRIAL_BYTES)} took over "
+            f"{PATIENCE_S:.0f} s",
             f"check the disk or the mount (dmesg, mount), {elsewhere}",
         )
     if trial.error is not None and trial.error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -117,7 +117,7 @@ def judge_folder(name: str, place: str, setting: str, trial: Trial, kind: str) -
         return Check(
             name,
             "fail" if trial.free_bytes < NO_DISK else "warn",
-            f"{place}: only {size(trial.free_bytes)} free",
+            f"{place}: only {bytes_text(trial.free_bytes)} free",
             "results and spilled state grow all day: free some space, or choose another disk",
         )
     if kind in NETWORK_FILE_SYSTEMS and name == "state folder":
@@ -131,7 +131,7 @@ def judge_folder(name: str, place: str, setting: str, trial: Trial, kind: str) -
         return Check(
             name,
             "warn",
-            f"{place} is slow: writing {size(TRIAL_BYTES)} took {trial.seconds:.1f} s",
+            f"{place} is slow: writing {bytes_text(TRIAL_BYTES)} took {trial.seconds:.1f} s",
             f"every epoch waits for it: see what else uses the disk, {elsewhere}",
         )
-    return Check(name, "ok", f"{place} ({kind}, {size(trial.free_bytes)} free)")
+    return Check(name, "ok", f"{place} ({kind}, {bytes_text(trial.free_bytes)} free)")

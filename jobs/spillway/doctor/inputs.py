@@ -11,7 +11,7 @@ from spillway import calendar
 from spillway.calendar import CalendarError
 from spillway.closing import GraceTooLong, must_outlast_grace
 from spillway.decode import compile_streams
-from spillway.doctor.check import RUNBOOK, Check, days, size
+from spillway.doctor.check import RUNBOOK, Check, days
 from spillway.kafka import broker
 from spillway.kafka.client import (
     KafkaCluster,
@@ -24,14 +24,16 @@ from spillway.kafka.client import (
 from spillway.kafka.options import OptionError
 from spillway.protocol.queries import QueryChanged
 from spillway.protocol.state import JournalState
+from spillway.report.words import bytes_text
 from spillway.tables import Warehouse, WarehouseError
 from spillway_schemas.journal import EventTime
+from spillway_schemas.messages import MOST_MS
 from spillway_schemas.query import Query, load_query
 from spillway_schemas.settings import Settings
 
 DAY_MS = 24 * 3600 * 1000
-LAST_MS = (2**63 - 1) // 1000
-"""The latest time of a record that Spark's reader takes, which counts in microseconds."""
+LOG_APPEND = "set the topic's message.timestamp.type to LogAppendTime"
+"""What mends dates that producers set."""
 SESSIONS_AHEAD = 10
 CONNECT_S = 10.0
 
@@ -136,7 +138,8 @@ def _same_topics(begun: Begun, query: Query, view: KafkaCluster) -> Check:
     try:
         topics_to_claim(begun.warehouse, begun.state, query, view)
     except (QueryChanged, StartRefused, WarehouseError, OSError) as error:
-        return Check("journal", "fail", str(error), RUNBOOK)  # it reads commands that wait, too
+        # Tables, too: what commands that wait accept as lost need not be there.
+        return Check("journal", "fail", str(error), RUNBOOK)
     return Check("journal", "ok", "the topics are those that its offsets belong to")
 
 
@@ -184,15 +187,13 @@ def judge_times(
         what = "producers date its records: 'ahead' does not notice one whose clock is wrong"
         if event_time.idle_after_ms is not None:
             what += ", and 'idle_after' may pass over partitions that the stream is catching up on"
-        mend = "set the topic's message.timestamp.type to LogAppendTime"
-        checks.append(Check(title, "warn", what, mend))
+        checks.append(Check(title, "warn", what, LOG_APPEND))
     if boundary == "calendar":
         what = "producers date its records: one dated ahead moves where the calendar's day ends"
-        mend = "set the topic's message.timestamp.type to LogAppendTime"
-        checks.append(Check(title, "warn", what, mend))
+        checks.append(Check(title, "warn", what, LOG_APPEND))
     ahead_ms = int(config.get("message.timestamp.after.max.ms", "0"))
     if ahead_ms > DAY_MS:
-        some = "any time" if ahead_ms >= LAST_MS else days(ahead_ms)
+        some = "any time" if ahead_ms >= MOST_MS else days(ahead_ms)
         what = f"producers may date records {some} ahead of the broker"
         mend = f"set the topic's message.timestamp.after.max.ms to {DAY_MS} or less"
         checks.append(Check(title, "warn", what, mend))
@@ -250,7 +251,7 @@ def judge_topic(
             Check(
                 title,
                 "warn",
-                f"at most {size(kept_bytes)} a partition are kept: a busy day may be cut off",
+                f"at most {bytes_text(kept_bytes)} a partition are kept: a busy day may be cut off",
                 "set the topic's retention.bytes to -1, or see that a day fits",
             )
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from spillway.doctor.check import Check, size
+from spillway.doctor.check import Check
 from spillway.engine.least import TOO_SMALL, least_budget
 from spillway.jars import (
     JAVA_REMEDY,
@@ -24,7 +24,7 @@ from spillway.jars import (
     problems,
 )
 from spillway.places import var_folder
-from spillway.report.words import times_text
+from spillway.report.words import bytes_text, times_text
 from spillway_schemas.memory import killed_for_memory, memory_limits, most_memory
 from spillway_schemas.query import Query
 from spillway_schemas.settings import QUERIES, Settings
@@ -151,7 +151,7 @@ def memory(settings: Settings) -> Iterator[Check]:
         return
     if "://" in settings.state.root:
         return  # said already, by the check of the folder
-    used, root = _bytes_below(root), _existing(root)
+    used, root = _bytes_below(root), existing(root)
     if killed := killed_for_memory():
         yield judge_killed(killed)
     yield judge_memory(
@@ -167,12 +167,12 @@ def room_for(roots: Sequence[str]) -> int:
     """Bytes that there are for the state of several queries in one file system: what it has taken
     already counts as free."""
     used = sum(_bytes_below(Path(root)) for root in roots)
-    root = _existing(Path(roots[0]))
+    root = existing(Path(roots[0]))
     free = shutil.disk_usage(root).free + used
     return min(free, _available_memory() + used) if _is_memory(root) else free
 
 
-def _existing(root: Path) -> Path:
+def existing(root: Path) -> Path:
     """A folder, or the nearest one above it that exists."""
     while not root.exists() and root != root.parent:
         root = root.parent
@@ -200,13 +200,15 @@ def judge_budget(*, budget_bytes: int, least_bytes: int) -> Check:
     """Whether a slot can hold the smallest epoch; if not, it would spill every row."""
     if budget_bytes >= least_bytes:
         return Check(
-            "budget", "ok", f"{size(budget_bytes)} a slot, for {size(least_bytes)} or more"
+            "budget",
+            "ok",
+            f"{bytes_text(budget_bytes)} a slot, for {bytes_text(least_bytes)} or more",
         )
     kib = -(-least_bytes // 1024)
     return Check(
         "budget",
         "fail",
-        f"state.budget_bytes = {size(budget_bytes)} {TOO_SMALL}",
+        f"state.budget_bytes = {bytes_text(budget_bytes)} {TOO_SMALL}",
         f"set state.budget_bytes to {kib}KiB at the least; whatever shall stay in memory needs "
         "more. Fewer state.groups need less",
     )
@@ -239,7 +241,7 @@ def judge_killed(killed: int) -> Check:
         "killed",
         "warn",
         f"the kernel has killed a process here {times_text(killed, 'time')} because memory had run "
-        f"out (all of this control group may have {size(most_memory())})",
+        f"out (all of this control group may have {bytes_text(most_memory())})",
         "lower state.budget_bytes, or give the container more memory",
     )
 
@@ -252,27 +254,28 @@ def judge_memory(
     `free_bytes` and `available_bytes` count what the state takes already as free.
     """
     needed = slots * budget_bytes
-    asked = f"{slots} slots x {size(budget_bytes)} = {size(needed)}"
+    asked = f"{slots} slots x {bytes_text(budget_bytes)} = {bytes_text(needed)}"
+    fits = bytes_text(min(free_bytes, available_bytes) // 2 // slots)
     remedy = (
-        f"lower state.budget_bytes (to {size(min(free_bytes, available_bytes) // 2 // slots)}, "
-        "say), or set state.root to a folder with more room"
+        f"lower state.budget_bytes (to {fits}, say), or set state.root to a folder with more room"
     )
     if needed > free_bytes:
         return Check(
-            "memory", "fail", f"{asked}, but state.root has only {size(free_bytes)}", remedy
+            "memory", "fail", f"{asked}, but state.root has only {bytes_text(free_bytes)}", remedy
         )
     if in_memory and needed > available_bytes:
         return Check(
             "memory",
             "fail",
-            f"{asked}, but only {size(available_bytes)} of memory are free",
+            f"{asked}, but only {bytes_text(available_bytes)} of memory are free",
             remedy,
         )
     if in_memory and needed + SPARE_MEMORY > available_bytes:
         return Check(
             "memory",
             "warn",
-            f"{asked} leaves less than {size(SPARE_MEMORY)} of {size(available_bytes)} to Spark",
+            f"{asked} leaves less than {bytes_text(SPARE_MEMORY)} of "
+            f"{bytes_text(available_bytes)} to Spark",
             remedy,
         )
-    return Check("memory", "ok", f"{asked} of {size(free_bytes)} in state.root")
+    return Check("memory", "ok", f"{asked} of {bytes_text(free_bytes)} in state.root")

@@ -24,6 +24,7 @@ from spillway.estimate.sampling import GROUPS
 from spillway.verify.fold import FoldStep, fold_of
 from spillway.verify.sweep import TimedRows, swept
 from spillway.verify.values import TreeValues
+from spillway_schemas.exits import USAGE
 from spillway_schemas.query import Query
 from spillway_schemas.windows import Span
 
@@ -34,7 +35,7 @@ MOST_JOINED = 20_000_000
 class SampleTooLarge(Exception):
     """The sampled rows of a tree with windows have too many results to be joined here."""
 
-    exit_code = 2
+    exit_code = USAGE
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from typing import Any
 from spillway.kafka.client import (
     LOOK_ANSWER_S,
     LOOK_CONNECT_S,
-    KafkaUnavailable,
     connected,
-    listens,
+    demand_listener,
+    unavailable,
 )
 from spillway.kafka.options import COMMITTED_ALONE, python_options
 from spillway_schemas.journal import Offsets
@@ -53,17 +53,15 @@ class BacklogReader:
         """What Kafka holds beyond `read`. Raises KafkaUnavailable when it does not answer."""
         from kafka.errors import KafkaError
 
-        if self._consumer is None and not listens(self._bootstrap, LOOK_CONNECT_S):
-            raise KafkaUnavailable(f"nothing listens at {self._bootstrap}")
+        if self._consumer is None:
+            demand_listener(self._bootstrap, LOOK_CONNECT_S)
         try:
             if self._consumer is None:
                 self._consumer = self._connect()
             ends = self._ends(read)
             return Backlog(ends, self._oldest(read, ends))
         except (KafkaError, OSError) as error:
-            raise KafkaUnavailable(
-                f"Kafka at {self._bootstrap} does not answer ({type(error).__name__}: {error})"
-            ) from error
+            raise unavailable(self._bootstrap, self._options, error) from error
 
     def close(self) -> None:
         """Close the connection."""

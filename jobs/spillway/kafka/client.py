@@ -1,7 +1,7 @@
 """What a Kafka cluster says of itself and its topics: ids, offsets, settings.
 
-A `Cluster` is one admin connection. Offsets come as `Offsets`: a list per topic, one number for
-each partition, in the order of partitions.
+A `KafkaCluster` is one admin connection. Offsets come as `Offsets`: a list per topic, one number
+for each partition, in the order of partitions.
 
 Invariant: nothing here creates a topic by asking for it, and a topic that does not exist is an
 error that names it.
@@ -22,8 +22,9 @@ from spillway_schemas.journal import Offsets, Topic
 from spillway_schemas.secret import Options, hide
 
 TIMEOUT_S = 30.0
+"""How long a cluster may take to answer."""
 LOOK_CONNECT_S, LOOK_ANSWER_S = 0.5, 2.0
-"""The same for looks that people and figures wait for: how long a port, and an answer, may take."""
+"""How long a port, and then an answer, may take where people or figures wait for a look."""
 REFUSED_S = 6.0
 """So long a client may take to hear that it is refused: brokers answer a wrong password late."""
 
@@ -92,7 +93,7 @@ def listens(bootstrap: str, timeout_s: float) -> bool:
 def demand_listener(bootstrap: str, timeout_s: float = 3.0) -> None:
     """Raise KafkaUnavailable when nobody listens; a client would try for half a minute, silently.
 
-    For commands that a person waits for. What runs by itself has the patience of its client.
+    For commands and looks that a person waits for. What runs by itself has its client's patience.
     """
     if not listens(bootstrap, timeout_s):
         raise KafkaUnavailable(f"nothing listens at {bootstrap}", absent_remedy(bootstrap))
@@ -118,6 +119,14 @@ def told(error: BaseException, options: Options) -> str:
     while text.startswith(name):
         text = text.removeprefix(name).lstrip(": ")
     return hide(f"{name}: {text}" if text else name, options)
+
+
+def unavailable(bootstrap: str, options: Options, error: BaseException) -> KafkaUnavailable:
+    """What to raise for an error of kafka-python, or of the network."""
+    return KafkaUnavailable(
+        f"Kafka at {bootstrap} does not answer ({told(error, options)})",
+        f"{absent_remedy(bootstrap)}; check kafka.options, too",
+    )
 
 
 def connected(kind: Any, bootstrap: str, config: Mapping[str, Any]) -> Any:
@@ -179,7 +188,7 @@ class KafkaCluster:
             raise KafkaRefuses(
                 f"Kafka at {bootstrap} does not take this client: {why}", "mend kafka.options"
             ) from failure
-        raise self._unavailable(failure) from failure
+        raise unavailable(bootstrap, self._options, failure) from failure
 
     def close(self) -> None:
         """Close the connection."""
@@ -376,10 +385,4 @@ class KafkaCluster:
         except refusals as error:
             raise TopicProblem(f"{self._bootstrap} refused: {error}") from error
         except (KafkaError, OSError) as error:
-            raise self._unavailable(error) from error
-
-    def _unavailable(self, error: Exception) -> KafkaUnavailable:
-        return KafkaUnavailable(
-            f"Kafka at {self._bootstrap} does not answer ({told(error, self._options)})",
-            f"{absent_remedy(self._bootstrap)}; check kafka.options, too",
-        )
+            raise unavailable(self._bootstrap, self._options, error) from error

@@ -86,12 +86,12 @@ def _losses(
             if each.partition < len(whole) and whole[each.partition] >= each.end:
                 raise TopicProblem(
                     f"{held} up to offset {each.end}, but beyond {newest} a transaction is open "
-                    "again, as after a failover, and nobody can read it now. By where the "
-                    "partition ends nothing is lost",
+                    "again, as after a failover, and nobody can read it now. Judging by where "
+                    "the partition ends, nothing is lost",
                     "wait until its producer ends it or transaction.timeout.ms has passed. One "
-                    f"that hangs on is ended by 'kafka-transactions.sh abort --topic {name} "
-                    f"--partition {each.partition} --start-offset {newest}', which gives its rows "
-                    "up, those that were read, too",
+                    f"that hangs is ended with 'kafka-transactions.sh abort --topic {name} "
+                    f"--partition {each.partition} --start-offset {newest}', which gives up its "
+                    "rows, including those that were read",
                 )
             yield InputLoss(each, f"{held} up to offset {newest}, but the input ends at {each.end}")
         elif each.begin < oldest:

@@ -12,13 +12,20 @@ from spillway_schemas.secret import Options
 LOOK_BACK = 100
 """Offsets that are read at first; each further look reads ten times as many. Markers of
 transactions and records of aborted ones are offsets, too, and compaction leaves gaps."""
-TIMEOUT_S = 60.0
+LAST_TIMEOUT_S = 60.0
+"""How long all of it may take."""
 
 
-def last_committed(bootstrap: str, options: Options, topic: str, partition: int) -> bytes | None:
+def last_committed(
+    bootstrap: str,
+    options: Options,
+    topic: str,
+    partition: int,
+    timeout_s: float = LAST_TIMEOUT_S,
+) -> bytes | None:
     """The value of the last record that is committed; None when there is none.
 
-    Raises KafkaUnavailable when Kafka does not answer in time.
+    Raises KafkaUnavailable when Kafka does not give it within `timeout_s`.
     """
     from kafka import KafkaConsumer
     from kafka.errors import KafkaError
@@ -28,13 +35,15 @@ def last_committed(bootstrap: str, options: Options, topic: str, partition: int)
         **COMMITTED_ALONE,
         "client_id": "spillway-last",
         "auto_offset_reset": "earliest",
+        "bootstrap_timeout_ms": int(timeout_s * 1000),
         "fetch_max_wait_ms": 20,
         "metrics_enabled": False,
     }
+    until = time.monotonic() + timeout_s
     try:
         consumer = connected(KafkaConsumer, bootstrap, config)
         try:
-            return _last(consumer, topic, partition, time.monotonic() + TIMEOUT_S)
+            return _last(consumer, topic, partition, until)
         finally:
             consumer.close(autocommit=False)
     except (KafkaError, OSError) as error:
@@ -59,7 +68,7 @@ def _last(consumer: Any, topic: str, partition: int, until: float) -> bytes | No
         consumer.seek(place, begin)
         while consumer.position(place) < end:
             if time.monotonic() > until:
-                raise KafkaTimeoutError(f"no end of it within {TIMEOUT_S:.0f} s")
+                raise KafkaTimeoutError("its end was not reached in time")
             for record in consumer.poll(timeout_ms=200).get(place, ()):
                 found = record.value
         if found is not None or begin == first:

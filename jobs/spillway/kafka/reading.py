@@ -25,9 +25,8 @@ from kafka.errors import KafkaError, OffsetOutOfRangeError, TopicAuthorizationFa
 from spillway.kafka.client import (
     KafkaUnavailable,
     TopicProblem,
-    absent_remedy,
     connected,
-    told,
+    unavailable,
 )
 from spillway.kafka.options import COMMITTED_ALONE, check_files, python_options
 from spillway.kafka.wire import BatchDamaged, BatchHeader, Records, committed, headers, read_records
@@ -152,7 +151,7 @@ class TopicReader:
         try:
             self._consumer = connected(KafkaConsumer, bootstrap, config)
         except (KafkaError, OSError) as error:
-            raise self._unavailable(error) from error
+            raise unavailable(self._bootstrap, self._options, error) from error
         self._consumer._fetcher.PartitionRecords = partial(_Answers, self._came_to)
 
     def __enter__(self) -> TopicReader:
@@ -234,7 +233,7 @@ class TopicReader:
                 return self._assure_there(ids)
             except (KafkaError, OSError) as error:
                 if time.monotonic() > until:
-                    raise self._unavailable(error) from error
+                    raise unavailable(self._bootstrap, self._options, error) from error
                 time.sleep(0.1)
 
     def _assure_there(self, ids: Mapping[str, str]) -> None:
@@ -285,7 +284,7 @@ class TopicReader:
                 "grant Describe and Read on it, or check the credentials in kafka.options",
             ) from error
         except (KafkaError, OSError) as error:
-            raise self._unavailable(error) from error
+            raise unavailable(self._bootstrap, self._options, error) from error
 
     def _parts(self, wanted: TopicRange, answer: _Answer) -> Iterator[Records]:
         held = [each for each in answer.batches if each.base_offset < wanted.end]
@@ -322,12 +321,6 @@ class TopicReader:
         )
         self._consumer._fetcher.config["max_partition_fetch_bytes"] = int(
             min(max(most, LEAST_FETCHED_BYTES), MOST_FETCHED_BYTES)
-        )
-
-    def _unavailable(self, error: Exception) -> KafkaUnavailable:
-        return KafkaUnavailable(
-            f"Kafka at {self._bootstrap} does not answer ({told(error, self._options)})",
-            f"{absent_remedy(self._bootstrap)}; check kafka.options, too",
         )
 
 

@@ -76,7 +76,8 @@ class PageLook:
     cleaning: Mapping[str, Sequence[Cleaning]] = field(default_factory=dict)
     closes_ms: Mapping[str, int] = field(default_factory=dict)
     calendar: str = ""
-    """The exchange, by its name; empty before the first look."""
+    """The exchange, by its name, for people: `closes_ms` knows the days that are different, too.
+    Empty before the first look."""
     zone: str = ""
     """Time zone of the exchange, by its name; empty when it has none."""
     trigger_s: float = 0.0

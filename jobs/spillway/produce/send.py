@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spillway.kafka.client import KafkaUnavailable, TopicProblem, absent_remedy, told
+from spillway.kafka.client import KafkaUnavailable, TopicProblem, told, unavailable
 from spillway.kafka.options import python_options
 from spillway.produce.records import PartitionRecords, batches
 from spillway_schemas.secret import Options
@@ -68,10 +68,7 @@ class Sender:
         try:
             self._producer = KafkaProducer(bootstrap_servers=bootstrap.split(","), **config)
         except (KafkaError, OSError) as error:
-            raise KafkaUnavailable(
-                f"Kafka at {bootstrap} does not answer ({told(error, self._options)})",
-                absent_remedy(bootstrap),
-            ) from error
+            raise unavailable(bootstrap, self._options, error) from error
         self._pending: deque[tuple[Any, int]] = deque()
         self._pending_bytes = 0
         self._partitions: dict[str, int] = {}

@@ -12,7 +12,7 @@ AssureNew = Callable[[Iterable[str]], None]
 
 
 def any_is_new(_: Iterable[str]) -> None:
-    """All may: of nobody who reads them anything is known."""
+    """All of them may: nothing is known of who reads them."""
 
 
 def create_topics(

@@ -46,7 +46,7 @@ from spillway_schemas.journal import CommandOutcome, Move, Prefix, SlotTotals
 DEEPEST = 40
 """Bits of a group's prefix, at most: 2**40 groups are more than there are keys."""
 LEAST_COMING = 0.02
-"""Of a slot's budget: so much may come to it in an epoch however full its folder is."""
+"""The share of its budget that may come to a slot in an epoch however full its folder is."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def adapt(state: JournalState, commands: Iterable[AdaptationCommand], now: str) 
 def carried_out(queue: Sequence[Move], most_bytes: int, memory: Mapping[int, SlotTotals]) -> int:
     """How many moves at the head of the queue one epoch carries out: as many as fit, at least 1.
 
-    In all `most_bytes`. To a slot that `memory` has figures of comes at most half of what its
+    At most `most_bytes` in all. A slot of which `memory` has figures gets at most half of what its
     folder has free, or `LEAST_COMING` of its budget where that is more. Files of spilled rows stay
     until the epoch after they were merged, and a slot whose new rows find no room beside what came
     must spill all groups that have new rows, which may be nearly all that it holds.

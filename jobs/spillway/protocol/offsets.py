@@ -21,6 +21,12 @@ def padded(offsets: Offsets, like: Offsets) -> Offsets:
     return out
 
 
+def offset_of(offsets: Offsets, topic: str, partition: int) -> int:
+    """That of one partition; 0 where it is not known."""
+    ends = offsets.get(topic, [])
+    return ends[partition] if partition < len(ends) else 0
+
+
 def greater(a: Offsets, b: Offsets) -> Offsets:
     """Partition by partition the greater offset."""
     return {topic: [max(x, y) for x, y in both] for topic, both in _both(a, b)}

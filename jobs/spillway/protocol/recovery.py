@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from spillway.protocol.offsets import padded, partitions
+from spillway.protocol.offsets import offset_of, padded, partitions
 from spillway.protocol.state import JournalState, Mark, OpenSession, carries, counted
 from spillway_schemas.hash_space import above, join_of
 from spillway_schemas.journal import (
@@ -124,12 +124,8 @@ class Restore:
 def judging(watermarks: Iterable[tuple[Offsets, int]], topic: str, partition: int) -> Judging:
     """The watermarks by which a session's rows of a partition were judged. `watermarks`: as in
     `SessionRestore`."""
-
-    def end(offsets: Offsets) -> int:
-        ends = offsets.get(topic, [])
-        return ends[partition] if partition < len(ends) else 0
-
-    return Judging.by_epochs((end(offsets), mark) for offsets, mark in watermarks)
+    ends = ((offset_of(end, topic, partition), watermark_us) for end, watermark_us in watermarks)
+    return Judging.by_epochs(ends)
 
 
 def watermarks_of(

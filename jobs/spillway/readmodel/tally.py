@@ -26,6 +26,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from spillway.policy.sampling import Work, work_of
+from spillway.protocol.offsets import offset_of
 from spillway.protocol.state import JournalState
 from spillway.readmodel.adaptations import Adaptations
 from spillway_schemas.journal import (
@@ -348,10 +349,11 @@ class Tally(BaseModel):
         after = next((s for d, s in self.open_sessions.items() if d > open_), None)
         for part in entry.read:
             topic, partition = part.topic, part.partition
-            begin, end = _at(before.end, topic, partition), _at(entry.end, topic, partition)
+            begin = offset_of(before.end, topic, partition)
+            end = offset_of(entry.end, topic, partition)
             beyond = 0.0
             if ending is not None and end > begin:
-                bound = min(max(_at(ending, topic, partition), begin), end)
+                bound = min(max(offset_of(ending, topic, partition), begin), end)
                 beyond = (end - bound) / (end - begin)
             for kind in ("rows", "rejected", "filtered"):
                 count = getattr(part, kind)
@@ -530,8 +532,3 @@ def _added(histograms: Iterable[list[int]]) -> list[int]:
         for bucket, count in enumerate(each):
             total[bucket] += count
     return total
-
-
-def _at(offsets: Offsets, topic: str, partition: int) -> int:
-    known = offsets.get(topic, [])
-    return known[partition] if partition < len(known) else 0

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from spillway.clock import Clock, rfc3339
 from spillway.protocol.adapt import adapt
+from spillway.protocol.queries import kept_query
+from spillway.protocol.state import AnotherQuery
 from spillway.readmodel import cache
 from spillway.readmodel.model import ReadModel
 from spillway.readmodel.waiting import waiting
@@ -15,7 +18,7 @@ from spillway.tables import SessionEvent, Warehouse, opened
 from spillway_schemas.commands import AdaptationCommand
 from spillway_schemas.exits import USAGE
 from spillway_schemas.journal import CommandOutcome
-from spillway_schemas.query import SINGLE
+from spillway_schemas.query import SINGLE, Query, QueryError, load_query
 from spillway_schemas.settings import Settings
 
 
@@ -52,6 +55,15 @@ class WarehouseLook:
     def at(self, later_s: float = 0.0) -> str:
         """That moment, or some seconds later, as RFC 3339."""
         return rfc3339(self.at_ms + int(later_s * 1000))
+
+    def query(self, settings: Settings) -> Query:
+        """The query by which the open session runs, where the journal has it, else the settings':
+        their file may be that of the next session by now. Raises QueryError."""
+        genesis = self.model.state.genesis
+        if genesis.text is not None:
+            with suppress(AnotherQuery, QueryError):
+                return kept_query(genesis)
+        return load_query(settings.query)
 
 
 def look(settings: Settings, *, clock: Clock) -> WarehouseLook:

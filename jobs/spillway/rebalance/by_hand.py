@@ -18,7 +18,6 @@ from spillway.report.words import bytes_text
 from spillway_schemas.commands import ADAPTATION, GREATEST, AdaptationCommand, BudgetCommand
 from spillway_schemas.hash_space import group_of, group_text, spaces
 from spillway_schemas.journal import Move, Prefix
-from spillway_schemas.query import load_query
 from spillway_schemas.settings import Settings
 
 MOST_DIGITS = 9
@@ -53,14 +52,15 @@ def request(
 ) -> Answers:
     """Ask for what is wanted, as `asking.ask` does.
 
-    Raises `RequestRefused`, and what `asking.look` raises.
+    Raises `RequestRefused`, and what `asking.look` raises; for budgets also QueryError, where
+    neither the journal nor the settings' file has the query.
     """
     seen = look(settings, clock=clock)
     found = group_states(seen.warehouse, seen.model, collection_s=0.0)
     sizes = {g: int(n) for (g, _), n in zip(seen.model.state.groups, found.bytes, strict=True)}
     commands = _commands(seen, sizes, wanted, reason, by)
     _refuse_undivided(wanted, seen.model, found)
-    _refuse_too_small(commands, seen.model, settings)
+    _refuse_too_small(commands, seen, settings)
     return ask(seen, commands, dry_run=dry_run)
 
 
@@ -78,16 +78,17 @@ def _refuse_undivided(wanted: RebalanceRequest, model: ReadModel, found: GroupSt
 
 
 def _refuse_too_small(
-    commands: Sequence[AdaptationCommand], model: ReadModel, settings: Settings
+    commands: Sequence[AdaptationCommand], seen: WarehouseLook, settings: Settings
 ) -> None:
     """A budget that no epoch fits into would spill every row; `stream` refuses it as well."""
     budgets = [each.bytes for each in commands if isinstance(each, BudgetCommand) and each.bytes]
     if not budgets:
         return
+    groups = seen.model.state.groups
     least = least_budget(
-        load_query(settings.query).joined_inputs,
-        len(model.state.groups),
-        len({slot for _, slot in model.state.groups}),
+        seen.query(settings).joined_inputs,
+        len(groups),
+        len({slot for _, slot in groups}),
         settings.stream.max_rows_per_epoch,
     )
     for size in budgets:

@@ -34,7 +34,6 @@ from spillway.rebalance.view import round_s, view_of
 from spillway.report.words import times_text
 from spillway_schemas.commands import ADAPTATION
 from spillway_schemas.journal import Move
-from spillway_schemas.query import load_query
 from spillway_schemas.settings import Settings
 from spillway_schemas.windows import swing
 
@@ -59,9 +58,10 @@ def run(
 ) -> Decision:
     """Decide, and append the commands unless it is a dry run.
 
-    Raises `RequestRefused` for an unknown policy, and what `asking.look` raises.
-
     `reason`: why a person had it run now; the journal keeps it before the policy's own reasons.
+
+    Raises `RequestRefused` for an unknown policy, QueryError where neither the journal nor the
+    settings' file has the query, and what `asking.look` raises.
     """
     if policy not in POLICIES:
         raise RequestRefused(f"unknown policy {policy!r}: use one of {', '.join(POLICIES)}")
@@ -80,7 +80,7 @@ def run(
         trigger_s=settings.stream.trigger_s,
         close_ms=_close_ms(settings, model.session),
         now_ms=seen.at_ms,
-        swing=swing(load_query(settings.query).spans),
+        swing=swing(seen.query(settings).spans),
     )
     advice = guarded(
         view,

@@ -17,14 +17,13 @@ agree on the list: whoever comes second reads what the first has said.
     otherwise, with a schema        that schema
     otherwise                       the registry is asked; what it says is published first
 
-T is not after the time at which the registry was asked. It is by the clock of the process that
-made this: a copy that goes to a worker takes the time along at which it went, for one worker whose
-clock is a day fast would reject a day of an id that is registered meanwhile. A message that Kafka
-has from later has a wrong clock behind it, or a faster one. The verdict on it holds for messages
-of just its time: were T moved up to it, one message of the year 2100 would reject all of the years
-until then. Of such times an id has at most `MOST_RUNS` runs behind T. Where it would have more,
-the file that would make them so says *absent*, too, of what lies in the smallest gaps between
-them.
+T is never later than the time at which the registry was asked, by the clock of the process that
+made this. A copy that goes to a worker keeps the time at which it went: a worker whose clock is a
+day fast would otherwise reject a day of an id that is registered meanwhile. A message with a later
+Kafka time was dated by a clock that is wrong or runs ahead. The verdict on it holds only for
+messages of exactly its time: if T were moved up to it, one message dated 2100 would reject
+everything until then. An id has at most `MOST_RUNS` runs of such times behind T. Where there would
+be more, the new file also says *absent* of the smallest gaps between them.
 
 Invariants:
 

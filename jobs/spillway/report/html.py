@@ -28,6 +28,7 @@ from spillway.report.words import (
     part_text,
     span_text,
 )
+from spillway_schemas.losses import accepted_text
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 TABLES = {
@@ -135,10 +136,7 @@ def _verdict(session: SessionStatus) -> Safe:
 
 def _lacking(verdict: Verdict, losses: Sequence[LossAcceptance]) -> str:
     if verdict.missing is None:
-        told = [
-            f"accepted by {each.by or 'somebody'}: {each.reason or 'no reason given'}"
-            for each in losses
-        ]
+        told = [accepted_text(each.by, each.reason) for each in losses]
         seen = f"looked at {clock_text(verdict.verified_at)}"
         return "; ".join(["its input is lost", *told, seen])
     return (

@@ -15,7 +15,7 @@ from spillway.report.looking import Looker
 from spillway.report.model import Status
 from spillway.report.words import bytes_text, count_text, part_text, span_text
 from spillway.tables import NothingYet, NoWarehouse, WarehouseError
-from spillway_schemas.settings import Settings
+from spillway_schemas.settings import Settings, SettingsError
 
 
 class QueryStatus(BaseModel):
@@ -26,11 +26,15 @@ class QueryStatus(BaseModel):
     problem: str = ""
 
 
-def look_at_each(every: Iterable[Settings], newest: int | None) -> list[QueryStatus]:
-    """Look at each. One that cannot be seen hides no other."""
+def look_at_each(
+    every: Iterable[tuple[str, Settings | SettingsError]], newest: int | None
+) -> list[QueryStatus]:
+    """Look at each, by its name and settings. One that cannot be seen hides no other."""
     found = []
-    for settings in every:
-        name = settings.shown_name
+    for name, settings in every:
+        if isinstance(settings, SettingsError):
+            found.append(QueryStatus(name=name, problem=str(settings)))
+            continue
         try:
             found.append(QueryStatus(name=name, status=Looker(settings).look(newest=newest)))
         except (NoWarehouse, NothingYet):

@@ -8,6 +8,7 @@
 | `supervised`, `source` | Spark's query, which plans epochs; its source |
 | `driver` | the protocol's instructions, carried out |
 | `job`, `tasks` | an epoch as one Spark job; what its tasks are told (pure) |
+| `placement` | which host each slot is pinned to |
 | `worker` | what runs in Spark's workers after the shuffle |
 | `commands`, `boundary` | what waits to be answered; the calendar's seal |
 | `day_before` | how the rows of the session before came |
@@ -22,6 +23,6 @@ Cleanup, corrections and the proof work in Spark, too, and share:
 | `archive` | Spark's classes as the JVM holds them, for a quick start |
 | `messages` | Kafka's messages, read in Python workers |
 | `decoding` | messages in, blocks for slots out: before the shuffle |
-| `pins` | which partition, and which host, a slot is |
+| `pins` | how Spark is told which partition, and which host, a slot is |
 | `process` | what a Python worker does for itself |
 """

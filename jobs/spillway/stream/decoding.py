@@ -33,6 +33,7 @@ from spillway.engine.wire.blocks import (
     encode_rejected,
     route,
 )
+from spillway.protocol.offsets import offset_of
 from spillway.protocol.recovery import Deferred, Replay, Restore, SessionRestore
 from spillway.stream.pins import salted
 from spillway.stream.process import freeze
@@ -329,7 +330,7 @@ def _deferred(
 def cut_epochs(deferred: Deferred, topic: str, partition: int, offsets: I64) -> I64:
     """Of rows of one topic partition, (n,), the first epoch of the session's with a cut by whose
     end each had come, int64 (n,); of those that came later, one after them all."""
-    ends = np.array([_at(end, topic, partition) for _, end in deferred.marks], np.int64)
+    ends = np.array([offset_of(end, topic, partition) for _, end in deferred.marks], np.int64)
     epochs = np.array([epoch for epoch, _ in deferred.marks], np.int64)
     found: I64 = np.append(epochs, epochs[-1] + 1)[np.searchsorted(ends, offsets, side="right")]
     return found
@@ -383,18 +384,12 @@ def made_again(
     session: SessionRestore, replay: Replay, topic: str, partition: int, offsets: I64
 ) -> tuple[Bool, I64]:
     """Which rows of one topic partition, all (n,), are of a session, and each one's interval."""
-    ends = [_at(mark, topic, partition) for mark in replay.marks]
+    ends = [offset_of(mark, topic, partition) for mark in replay.marks]
     intervals = np.searchsorted(np.array(ends, np.int64), offsets, side="right")
     if session.interval is not None:
         intervals = np.full(len(offsets), session.interval)
     first, end = session.start[topic][partition], session.end[topic][partition]
     return (offsets >= first) & (offsets < end), intervals.astype(np.int64)
-
-
-def _at(offsets: Offsets, topic: str, partition: int) -> int:
-    """An offset; of a partition that was not known then, 0."""
-    ends = offsets.get(topic, [])
-    return ends[partition] if partition < len(ends) else 0
 
 
 def were_held(
@@ -424,7 +419,7 @@ def since_offsets(session: SessionRestore, topic: str, partition: int) -> Callab
     first = np.full(len(starts), session.start[topic][partition], dtype=np.int64)
     place = {edge: i for i, edge in enumerate(edges)}
     for cut in session.cuts:
-        offset = _at(cut.start, topic, partition)
+        offset = offset_of(cut.start, topic, partition)
         a, b = place[cut.range.lo], place.get(cut.range.hi, len(edges))
         first[a:b] = np.maximum(first[a:b], offset)
     return lambda hashes: first[np.searchsorted(starts, hashes, side="right") - 1]

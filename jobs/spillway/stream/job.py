@@ -16,11 +16,8 @@ Reports come from `collect()`: a task that ran twice is counted once.
 
 from __future__ import annotations
 
-import contextlib
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -34,8 +31,8 @@ from spillway.stream.day_before import DayBefore
 from spillway.stream.decoding import DecodeTask, decode_chunks
 from spillway.stream.messages import ranges_of, reading_frame, task_ranges
 from spillway.stream.pins import pinned, salts, shuffled
+from spillway.stream.placement import Placement
 from spillway.stream.process import rehearse_batches
-from spillway.stream.silence import HOST_SILENT_S, SilentHosts, addresses, answers
 from spillway.stream.tasks import (
     JobSettings,
     all_traced,
@@ -53,124 +50,9 @@ from spillway.stream.worker import (
 )
 from spillway_schemas.journal import SlotReport, Topic, TracedGroup
 
-HOSTS_LOOK_S = 1.0
-"""How often it is looked whether the hosts are there while a job runs."""
-SETTLED_S = 1.5
-"""Executors register one after another: so long without a new one means that all are there."""
-
-
 DECODERS_PER_CORE = 2
 """Tasks of an epoch that read and decode, each several topic partitions one after another. A
 task costs about 60 ms of a core however few rows it has."""
-
-
-@dataclass
-class Placement:
-    """Which host each slot is pinned to. On `local[...]` there is but one, and no pins."""
-
-    spark: Any
-    local: bool
-    hosts: dict[int, str] = field(default_factory=dict)
-    most_executors: int = 0
-    away_s: float = 60.0
-    """How long a pinned host may be without an executor while a job runs."""
-
-    def executors(self) -> list[str]:
-        """Hosts of the executors that are alive, one entry an executor."""
-        alive = [each.rpartition(":")[0] for each in self._listening()]
-        self.most_executors = max(self.most_executors, len(alive))
-        return alive
-
-    def _listening(self) -> list[str]:
-        """Where the executors that are alive listen, as `host:port`, in order."""
-        if self.local:
-            return []
-        found = self.spark.sparkContext._jsc.sc().statusStore().executorList(True)
-        summaries = (found.apply(i) for i in range(found.size()))
-        return sorted(s.hostPort() for s in summaries if s.id() != "driver")
-
-    def settle(self, wait_s: float) -> None:
-        """At the start: wait for the hosts that hold state, and until no more executors come."""
-        wanted = {host for host in self.hosts.values() if host}
-        until = time.monotonic() + wait_s
-        seen, since = 0, time.monotonic()
-        while not self.local and time.monotonic() < until:
-            alive = self.executors()
-            if len(alive) != seen:
-                seen, since = len(alive), time.monotonic()
-            if seen and wanted <= set(alive) and time.monotonic() - since >= SETTLED_S:
-                return
-            time.sleep(0.1)
-
-    def wait(self, wait_s: float) -> None:
-        """Wait until as many executors are alive as there ever were, or `wait_s` has passed."""
-        until = time.monotonic() + wait_s
-        while not self.local and time.monotonic() < until:
-            if (alive := len(self.executors())) and alive >= self.most_executors:
-                return
-            time.sleep(0.2)
-
-    def place(self, slots: Iterable[int], unpin: Iterable[int] = ()) -> dict[int, str]:
-        """Pin every slot: surviving pins stay, the others go where the fewest are."""
-        if self.local:
-            return dict.fromkeys(slots, "")
-        alive = sorted(set(self.executors()))
-        if not alive:
-            return dict.fromkeys(slots, "")
-        gone = set(unpin)
-        kept = {s: h for s, h in self.hosts.items() if h in alive and s not in gone}
-        for slot in slots:
-            if slot not in kept:
-                kept[slot] = min(alive, key=lambda h: (list(kept.values()).count(h), h))
-        self.hosts = kept
-        return {slot: kept[slot] for slot in slots}
-
-    @contextlib.contextmanager
-    def watched(self, cancel: Callable[[], None], tell: Callable[[str], None]) -> Iterator[None]:
-        """Cancel the block's job when a host to which slots are pinned stays away too long.
-
-        `tell`: people, of hosts that do not answer while the job waits.
-
-        Spark holds a task back for its host for `spark.locality.wait`. When the host goes it
-        usually runs the task elsewhere at once; but not while a task of another pinned host
-        waits for a core, and after that it looks again only when an executor comes or goes. A
-        job that fails is run again, and its slots are pinned to hosts that are there.
-        """
-        over = threading.Event()
-
-        def watch() -> None:
-            here = began = time.monotonic()
-            silent = SilentHosts()
-            while not over.wait(HOSTS_LOOK_S):
-                if time.monotonic() - began >= HOST_SILENT_S:
-                    for text in silent.heard(self._answers(over), time.monotonic()):
-                        tell(text)
-                alive = set(self.executors())
-                if alive.issuperset(self.hosts.values()):
-                    here = time.monotonic()
-                elif time.monotonic() - here >= self.away_s:
-                    away = ", ".join(sorted(set(self.hosts.values()) - alive))
-                    tell(f"{away} has had no executor for {self.away_s:.0f} s: going on without it")
-                    cancel()
-                    return
-
-        if self.local:
-            yield
-            return
-        watcher = threading.Thread(target=watch, name="placement", daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            over.set()
-            watcher.join()
-
-    def _answers(self, over: threading.Event) -> dict[str, bool]:
-        """Whether the hosts answer that slots are pinned to and that have an executor."""
-        known, found = addresses(self._listening()), dict[str, bool]()
-        for host in sorted(known.keys() & set(self.hosts.values())):
-            found[host] = over.is_set() or answers(known[host])
-        return found
 
 
 class EpochJob:

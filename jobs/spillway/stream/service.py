@@ -53,7 +53,8 @@ from spillway.stream.failures import (
     topic_gone,
 )
 from spillway.stream.genesis import state_of_query
-from spillway.stream.job import EpochJob, Placement
+from spillway.stream.job import EpochJob
+from spillway.stream.placement import Placement
 from spillway.stream.run import IntakeHeld, StreamFailed, Wanted, Watcher
 from spillway.stream.silence import nobody_came
 from spillway.stream.source import kafka_options
@@ -361,7 +362,7 @@ class Stream:
                     return
                 away_since = self._again(away_since)
                 continue
-            if self._last is not None and away_since is not None:
+            if self._last is not None:
                 away_since = None
             is_behind = query.left_rows and self.driver.state.seal is None
             if self._wanted_rows != query.max_rows or is_behind:

@@ -6,7 +6,8 @@ These are generators over Arrow batches for `mapInArrow`. They import no Spark a
 the pickled task; process memory holds nothing that counts.
 
 `SPILLWAY_STATE__ROOT` in an executor's environment overrides the state root of the task: state
-belongs to a host, and hosts may keep it in different places.
+belongs to a host, and hosts may keep it in different places. It is taken just as it is, without a
+named query's folder (`queries/NAME`): below it a warehouse's id keeps what is of one query apart.
 """
 
 from __future__ import annotations

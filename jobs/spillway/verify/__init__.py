@@ -17,6 +17,7 @@
 | `verdicts` | what is said of the keys, before a person reads it |
 | `difference` | the batch join that names what is missing or doubled (Spark) |
 | `progress` | what it is doing, told a line at a time |
+| `frames` | what a proof is made from, by what the query is |
 | `proof` | from a session's sealed entry to the verdict |
 | `shown` | the verdict as a table |
 

@@ -26,9 +26,8 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cache, partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from spillway.decode import StreamPlan, compile_streams
 from spillway.decode.chunks import COLUMNS
 from spillway.kafka.client import cluster, demand_listener
 from spillway.kafka.held import InputLoss, input_losses
@@ -36,18 +35,17 @@ from spillway.protocol.offsets import padded, rows_between
 from spillway.protocol.recovery import judging, watermarks_of
 from spillway.protocol.seal import carried_from, not_sealed
 from spillway.protocol.state import check_query, genesis_of
-from spillway.registry import SchemaTrouble, with_schemas
+from spillway.registry import SchemaTrouble
 from spillway.stream.messages import MessageSource
 from spillway.tables import KeptCorrections, NothingYet, SessionEvent, Warehouse
 from spillway.tables.events import standing_verdicts
+from spillway.verify.frames import ProofFrames, ProofRequest, frames_of
 from spillway.verify.progress import VerifyProgress, tasks_of
-from spillway.verify.single import SingleProof
-from spillway.verify.tasks import ResultsDamaged, TableFiles
-from spillway.verify.values import leaf_plans, values_of
-from spillway.verify.verdicts import FEW_KEYS, Difference, JudgedKeys
+from spillway.verify.tasks import ResultsDamaged
+from spillway.verify.verdicts import FEW_KEYS, Difference
 from spillway.verify.workers import Timing, TopicRanges
 from spillway_schemas.journal import Claim, Epoch, Genesis, Sealed
-from spillway_schemas.losses import AcceptedLoss
+from spillway_schemas.losses import AcceptedLoss, accepted_text
 from spillway_schemas.query import Query
 from spillway_schemas.secret import Options
 from spillway_schemas.settings import RegistrySettings
@@ -151,7 +149,7 @@ def verify(
         if loss is not None and loss.covers(each.lost for each in gone):
             report = _of_lost_input(warehouse, sealed, loss, added, time.monotonic() - began)
             if record:
-                _record(warehouse, report, sealed, report.details["seconds"])
+                _record(warehouse, report, sealed)
             return report
         if standing := _standing(warehouse, session, gone):
             return standing
@@ -166,7 +164,7 @@ def verify(
                 ended.enter_context(_few_partitions(started))
                 return started
 
-            asked = _Asked(
+            asked = ProofRequest(
                 spark,
                 warehouse,
                 query,
@@ -191,10 +189,9 @@ def verify(
         if standing := _standing(warehouse, session, gone):
             return standing
         raise
-    seconds = round(time.monotonic() - began, 3)
-    report.details["seconds"] = seconds
+    report.details["seconds"] = round(time.monotonic() - began, 3)
     if record:
-        _record(warehouse, report, sealed, seconds)
+        _record(warehouse, report, sealed)
     return report
 
 
@@ -262,8 +259,8 @@ def _of_lost_input(
         details={
             "differences": [],
             "problems": [
-                f"input is lost, so nothing can be proved: {ranges}. {loss.by or 'somebody'} has "
-                f"accepted that: {loss.reason or 'no reason given'}"
+                f"input is lost, so nothing can be proved: {ranges}; "
+                + accepted_text(loss.by, loss.reason)
             ],
             "cleaned": sealed.session in warehouse.sessions.cleaned(),
             "loss": loss.model_dump(),
@@ -307,113 +304,6 @@ class AddedRows(NamedTuple):
     revisions: int
     rows: int
     results: int
-
-
-class ProofFrames(Protocol):
-    """What the proof is made from, of a query of one join or of a tree."""
-
-    @property
-    def joined(self) -> tuple[tuple[str, str], ...]:
-        """Leaves whose keys had to be combined (`fold`)."""
-
-    def judged(self) -> JudgedKeys:
-        """Totals, and the keys that fail."""
-
-    def difference(self, only: Any | None, examples: int) -> Difference:
-        """What is missing or too many, of these keys or of all."""
-
-    def how_far(self) -> str:
-        """How far it is, in words; empty: nobody knows."""
-
-    def close(self) -> None:
-        """Give back what is held."""
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """What is to be proved, and with what."""
-
-    spark: Callable[[], Any]
-    warehouse: Warehouse
-    query: Query
-    source: TopicRanges
-    session: str
-    salt: int
-    cores: int
-    registry: RegistrySettings
-
-    def plans(self) -> tuple[StreamPlan, ...]:
-        """How each stream's messages are read."""
-        return self.knowing(compile_streams(self.query))
-
-    def knowing(self, plans: Iterable[StreamPlan]) -> tuple[StreamPlan, ...]:
-        """Plans that know what ids of schemas have meant to the warehouse."""
-        return with_schemas(plans, self.registry, self.warehouse.place)
-
-
-def frames_of(asked: _Asked) -> ProofFrames:
-    """What a session's proof is made from. Raises QueryError."""
-    warehouse, query, source, salt = asked.warehouse, asked.query, asked.source, asked.salt
-    held = {name: warehouse.files(name, asked.session) for name in ("results", "quarantine")}
-    if query.is_single and query.spans[0] is None:
-        plans = asked.plans()
-        return SingleProof(
-            plans,
-            source,
-            (warehouse.folder("results"), [(file.path, file.rows) for file in held["results"]]),
-            (warehouse.folder("quarantine"), [file.path for file in held["quarantine"]]),
-            salt,
-            asked.cores,
-            partial(_single_frames, asked, plans, [file.path for file in held["results"]]),
-            query.optional,
-        )
-    # Only now: what this imports takes a second.
-    from spillway.verify.rows import input_rows, quarantined_rows, result_rows
-    from spillway.verify.trees import TreeFrames, leaf_rows, tree_results
-    from spillway.verify.windowed import WindowedFrames
-
-    spark = asked.spark()
-    files = {
-        name: _files(warehouse, name, [file.path for file in some]) for name, some in held.items()
-    }
-    quarantine = quarantined_rows(spark, files["quarantine"])
-    if query.is_single:
-        span = query.spans[0]
-        assert span is not None
-        plans = asked.plans()
-        inputs = [input_rows(spark, plan, source, salt) for plan in plans]
-        results = result_rows(spark, plans, files["results"], salt)
-        return WindowedFrames(spark, span, plans, inputs, results, quarantine, salt)
-    values = values_of(query)
-    plans = asked.knowing(leaf_plans(query, values))
-    leaves = [
-        leaf_rows(spark, plan, leaf, source, salt)
-        for plan, leaf in zip(plans, values.leaves, strict=True)
-    ]
-    results = tree_results(spark, values, files["results"], salt)
-    number = {leaf: n for n, leaf in enumerate(query.inputs)}
-    windows = [
-        (span, [[number[leaf] for leaf in query.tree.below(each)] for each in join.inputs])
-        for join, span in zip(query.tree.joins, query.spans, strict=True)
-        if span is not None
-    ]
-    return TreeFrames(spark, values, plans, leaves, results, quarantine, salt, windows)
-
-
-def _single_frames(
-    asked: _Asked, plans: Sequence[StreamPlan], paths: Sequence[str]
-) -> tuple[list[Any], Any]:
-    """Frames of the inputs and of the results of one join, for its differences."""
-    from spillway.verify.rows import input_rows, result_rows
-
-    spark = asked.spark()
-    inputs = [input_rows(spark, plan, asked.source, asked.salt) for plan in plans]
-    files = _files(asked.warehouse, "results", paths)
-    return inputs, result_rows(spark, plans, files, asked.salt)
-
-
-def _files(warehouse: Warehouse, name: str, paths: Sequence[str]) -> TableFiles:
-    return TableFiles(warehouse.folder(name), warehouse.table(name).definition.file_schema, paths)
 
 
 class _Proof:
@@ -531,7 +421,8 @@ def _few_partitions(spark: Any) -> Iterator[None]:
         spark.conf.set(name, before)
 
 
-def _record(warehouse: Warehouse, report: VerifyReport, sealed: Sealed, seconds: float) -> None:
+def _record(warehouse: Warehouse, report: VerifyReport, sealed: Sealed) -> None:
+    """Append the verdict to `sessions`."""
     warehouse.sessions.append(
         SessionEvent(
             session=report.session,
@@ -543,7 +434,7 @@ def _record(warehouse: Warehouse, report: VerifyReport, sealed: Sealed, seconds:
             doubled=report.doubled,
             complete=report.complete,
             generations=sealed.generations,
-            seconds=seconds,
+            seconds=report.details["seconds"],
             details=report.details,
         )
     )

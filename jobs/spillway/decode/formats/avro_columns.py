@@ -22,6 +22,7 @@ import pyarrow as pa
 from spillway.decode.formats.columns import (
     Column,
     FieldCells,
+    NoProgram,
     fitting,
     never_null,
     of_decimals,
@@ -191,10 +192,6 @@ def _scattered(inner: FieldCells, chosen: Mask, cursor: Cursor) -> FieldCells:
 # ------------------------------------------------------------------------------------ programs
 
 
-class _NoProgram(Exception):
-    """Values of the schema are read one by one."""
-
-
 def program_of(writer: Any, reader: Any, rules: tuple[FieldRule, ...]) -> AvroProgram | None:
     """The program of a schema for a contract; None: there is none.
 
@@ -202,13 +199,13 @@ def program_of(writer: Any, reader: Any, rules: tuple[FieldRule, ...]) -> AvroPr
     """
     try:
         return _program(writer, reader, rules)
-    except _NoProgram:
+    except NoProgram:
         return None
 
 
 def _program(writer: Any, reader: Any, rules: tuple[FieldRule, ...]) -> AvroProgram:
     if reader is not None and (reader["name"] != writer["name"] or reader.get("aliases")):
-        raise _NoProgram
+        raise NoProgram
     known = writer["__named_schemas"]
     written = {field["name"]: field["type"] for field in writer["fields"]}
     asked = None if reader is None else {field["name"]: field for field in reader["fields"]}
@@ -217,19 +214,19 @@ def _program(writer: Any, reader: Any, rules: tuple[FieldRule, ...]) -> AvroProg
     for rule in rules:
         wanted = None if asked is None else asked.get(rule.name)
         if wanted is not None and wanted.get("aliases"):
-            raise _NoProgram
+            raise NoProgram
         is_there = rule.name in written and (asked is None or wanted is not None)
         columns.append(
             _column(rule, _inner(written[rule.name], known), wanted) if is_there else None
         )
         default = wanted["default"] if wanted and not is_there and "default" in wanted else None
         if wanted and not is_there and "default" not in wanted:
-            raise _NoProgram
+            raise NoProgram
         absent.append(_constant(rule, default))
     if asked is not None:  # what the contract does not ask for must be resolved, too
         for name, field in asked.items():
             if field.get("aliases") or (name not in written and "default" not in field):
-                raise _NoProgram
+                raise NoProgram
     targets = {rule.name: at for at, rule in enumerate(rules) if columns[at] is not None}
     fields = tuple(
         _node(field["type"], known, targets.get(field["name"]), holds_lists(field["type"], known))
@@ -247,7 +244,7 @@ def _node(schema: Any, known: Any, target: int | None, is_read: bool) -> Node:
     if isinstance(schema, str):
         schema = known.get(schema, {"type": schema})
     if is_read and schema.get("logicalType") not in (None, "decimal"):
-        raise _NoProgram  # a time of no year that Python knows, an id that is none
+        raise NoProgram  # a time of no year that Python knows, an id that is none
     kind = schema["type"]
     match kind:
         case "null" | "double" | "float" | "boolean":
@@ -287,7 +284,7 @@ def _inner(schema: Any, known: Any) -> Any:
     if isinstance(schema, list):
         others = [each for each in schema if each != "null"]
         if len(others) != 1:
-            raise _NoProgram
+            raise NoProgram
         schema = others[0]
     if isinstance(schema, str):
         schema = known.get(schema, schema)
@@ -325,7 +322,7 @@ def _of_kind(rule: FieldRule, written: Any, kind: str, logical: str | None) -> C
             return of_decimals(rule)
         case "decimal", "int" | "long", None if rule.scale == 0:
             return of_decimals(rule)
-    raise _NoProgram
+    raise NoProgram
 
 
 _PROMOTIONS = {
@@ -342,13 +339,13 @@ def _promoted(written: Any, asked: Any, field: Any) -> str:
     """What a type is once it is resolved to the reader's."""
     kind, other = written["type"], asked["type"]
     if isinstance(field["type"], list) and len(field["type"]) != 2:
-        raise _NoProgram
+        raise NoProgram
     plain = not written.get("logicalType") and not asked.get("logicalType")
     if plain and (kind, other) in _PROMOTIONS:
         return str(other)
     keys = ("type", "logicalType", "scale", "precision", "size", "name", "symbols")
     if any(written.get(key) != asked.get(key) for key in keys):
-        raise _NoProgram
+        raise NoProgram
     return str(kind)
 
 
@@ -365,5 +362,5 @@ def _constant(rule: FieldRule, default: Any) -> Any:
     }
     type_, allowed = types[rule.kind]
     if default is not None and type(default) not in allowed:
-        raise _NoProgram
+        raise NoProgram
     return pa.scalar(default, type_)

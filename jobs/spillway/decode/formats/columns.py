@@ -12,11 +12,9 @@ import pyarrow as pa
 
 from spillway.decode.formats.cursor import ALL, Cursor, Ints, Mask, sixteen
 from spillway.decode.formats.decoder import Rows, TypedColumns
-from spillway_schemas.messages import FieldRule
+from spillway_schemas.messages import MOST_MS, FieldRule
 
 Numbers = npt.NDArray[Any]
-
-_MOST_MILLIS = 2**63 // 1_000 - 1
 
 
 @dataclass
@@ -39,6 +37,10 @@ def fitting(table: pa.Table, fit: Mask) -> tuple[list[TypedColumns], Rows]:
     if len(left) == n:
         return [], left
     return [TypedColumns(np.flatnonzero(fit), table.filter(pa.array(fit)))], left
+
+
+class NoProgram(Exception):
+    """A schema has no program for a contract: its values are read one by one."""
 
 
 Column = Callable[[Cursor, FieldCells], Any]
@@ -71,7 +73,7 @@ def of_times(unit: str) -> Column:
         if unit == "timestamp-nanos":
             numbers = numbers // 1_000
         elif unit == "timestamp-millis":
-            fine = (numbers >= -_MOST_MILLIS) & (numbers <= _MOST_MILLIS)
+            fine = (numbers >= -MOST_MS) & (numbers <= MOST_MS)
             cursor.leave_out(ALL, fine)
             numbers = np.where(fine, numbers, 0) * 1_000
         return pa.array(numbers, pa.int64(), mask=cells.null)

@@ -22,6 +22,7 @@ import pyarrow as pa
 from spillway.decode.formats.columns import (
     Column,
     FieldCells,
+    NoProgram,
     fitting,
     of_decimals,
     of_numbers,
@@ -268,15 +269,11 @@ _TIME = {1: Slot(1, INT64), 2: Slot(2, INT32)}
 _DECIMAL = {1: Slot(1, RAW), 2: Slot(2, UINT32), 3: Slot(3, INT32)}
 
 
-class _NoProgram(Exception):
-    """Messages of the type are read one by one."""
-
-
 def program_of(descriptor: Any, rules: tuple[FieldRule, ...]) -> ProtobufProgram | None:
     """The program of a message type for a contract; None: there is none."""
     try:
         return _program(descriptor, rules)
-    except _NoProgram:
+    except NoProgram:
         return None
 
 
@@ -284,7 +281,7 @@ def _program(descriptor: Any, rules: tuple[FieldRule, ...]) -> ProtobufProgram:
     names = {rule.name for rule in rules}
     for each in descriptor.oneofs:
         if sum(member.name in names for member in each.fields) > 1:
-            raise _NoProgram  # the last of them empties the others
+            raise NoProgram  # the last of them empties the others
     slots: dict[int, Slot] = {}
     wanted: list[WantedField | None] = []
     absent: list[Any] = []
@@ -295,7 +292,7 @@ def _program(descriptor: Any, rules: tuple[FieldRule, ...]) -> ProtobufProgram:
             wanted.append(None)
             continue
         if field_.is_repeated or field_.has_default_value:
-            raise _NoProgram
+            raise NoProgram
         slots[field_.number], each = _wanted(field_, rule)
         wanted.append(each)
     return ProtobufProgram(slots, tuple(wanted), tuple(absent), tuple(rule.name for rule in rules))
@@ -313,10 +310,10 @@ def _wanted(field_: Any, rule: FieldRule) -> tuple[Slot, WantedField]:
             slot = Slot(field_.number, MESSAGE, _DECIMAL)
             return slot, WantedField(field_.number, of_decimals(rule), True, "decimal", rule.scale)
         if not (name.startswith("google.protobuf.") and name.endswith("Value")):
-            raise _NoProgram
+            raise NoProgram
         value = field_.message_type.fields_by_name.get("value")
         if value is None or len(field_.message_type.fields) != 1:
-            raise _NoProgram
+            raise NoProgram
         type_, shape, below = value.type, "wrapped", {1: Slot(1, value.type)}
     slot = Slot(field_.number, field_.type, below)
     column = _column(field_, type_, rule)
@@ -337,7 +334,7 @@ def _column(field_: Any, type_: int, rule: FieldRule) -> Column:
             return of_numbers(np.bool_)
         case "decimal" if type_ in WHOLE and rule.scale == 0:
             return of_decimals(rule)
-    raise _NoProgram
+    raise NoProgram
 
 
 def _of_enum(enum: Any) -> Column:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spillway_schemas.messages import MOST_MS
+
 QUARANTINE_SCHEMA = pa.schema(
     [
         pa.field("topic", pa.string(), nullable=False),
@@ -20,9 +22,6 @@ QUARANTINE_SCHEMA = pa.schema(
     ]
 )
 """Columns of a quarantine file; the table adds its partition column `session_date`."""
-
-MOST_MS = (2**63 - 1) // 1000
-"""The most milliseconds whose microseconds fit in 64 bits."""
 
 
 def quarantine_tables(

@@ -23,9 +23,9 @@ export const stageChip = (stage) => {
 export const lacks = (verdict) =>
   verdict.missing === null ? "its input is lost" : `${count(verdict.missing)} missing, ${count(verdict.doubled)} doubled`;
 
-// Who has accepted that input is lost, and why.
+// Who has accepted that input is lost, and why; what is not known is left out.
 export const whyLost = (losses) =>
-  losses.map((each) => `${visible(each.by || "somebody")}: ${visible(each.reason || "no reason given")}`).join("; ");
+  losses.map((each) => [each.by, each.reason].filter(Boolean).map(visible).join(": ")).filter(Boolean).join("; ");
 
 // Where a session's results come from: they add up to what is in the table.
 export const resultParts = (session) =>

@@ -1,0 +1,81 @@
+"""Which sessions can be corrected: closed ones that are proved, of one join, whose results nobody
+takes back and no other session shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spillway.corrections.rows import CorrectionRefused
+from spillway.protocol.closed import whole_session
+from spillway.protocol.recovery import Restore
+from spillway.protocol.seal import not_sealed
+from spillway.protocol.state import JournalState, check_query, genesis_of
+from spillway.tables import NothingYet, Warehouse
+from spillway_schemas.journal import Genesis, Sealed
+
+
+@dataclass(frozen=True)
+class ClosedSession:
+    """A session to which rows may be added."""
+
+    state: JournalState
+    sealed: Sealed
+    again: Restore
+    """All of its input; `slots` is empty."""
+    cleaned: int
+    """Results that cleanup has added."""
+
+    @property
+    def genesis(self) -> Genesis:
+        """What the warehouse was when the session ran."""
+        return genesis_of(self.state, self.sealed)
+
+
+def closed_session(warehouse: Warehouse, session: str, fingerprint: str) -> ClosedSession:
+    """The session, when it can be corrected by a query of this fingerprint.
+
+    Raises `NothingYet`, `AnotherQuery`, `CorrectionRefused`.
+    """
+    warehouse.journal.refresh()
+    state = warehouse.journal.state()
+    if state is None:
+        raise NothingYet(warehouse.place.path())
+    if problem := not_sealed(state, session, warehouse.commands.unseen(state)):
+        raise CorrectionRefused(
+            f"{problem}. Only a closed session is corrected; to an open one rows are sent"
+        )
+    sealed = state.sealed[session]
+    genesis = genesis_of(state, sealed)
+    check_query(genesis, fingerprint)
+    if len(genesis.parents) > 1:
+        raise CorrectionRefused(
+            "the query is a tree of joins, and corrections are built for one join: make the day "
+            "again, see the runbook, `Make a day again`"
+        )
+    if genesis.outer:
+        raise CorrectionRefused(
+            "the query has optional streams: a late row may be the one that an unmatched result "
+            "lacks, and results are never taken back. Make the day again, see the runbook, `Make a "
+            "day again`"
+        )
+    if genesis.carry:
+        raise CorrectionRefused(
+            "sessions carry their rows into the next one (session.carry), so a row of this one may "
+            "belong into results of another, and corrections are not built for that: make the days "
+            "again, see the runbook, `Make a day again`"
+        )
+    events = [each for each in warehouse.sessions.read() if each.session == session]
+    verdicts = [each for each in events if each.event == "verified"]
+    if not verdicts or not verdicts[-1].complete:
+        raise CorrectionRefused(
+            f"{session} is not proved complete: clean it and prove it first (spillway cleanup, "
+            "spillway verify). What a correction adds is known only beside a complete day"
+        )
+    entries = warehouse.journal.read_after(sealed.base - 1)
+    cleaned = [each.cleanup or 0 for each in events if each.event == "cleaned"]
+    return ClosedSession(
+        state,
+        sealed,
+        whole_session(genesis, sealed, entries),
+        cleaned[-1] if cleaned else 0,
+    )
