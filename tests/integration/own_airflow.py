@@ -152,7 +152,7 @@ def _written(title: str) -> list[Block]:
 
 def _versions(lock: Path) -> list[str]:
     """The lock's versions, without the hashes: those would have to be there for all packages."""
-    return re.findall(r"^[^\s#=]+==[^\s;]+", lock.read_text(), re.MULTILINE)
+    return re.findall(r"^[^\s#=]+==[^\\\n]+", lock.read_text(), re.MULTILINE)
 
 
 def _with(cfg: str, section: str, name: str, value: str) -> str:
