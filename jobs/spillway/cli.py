@@ -44,6 +44,7 @@ from spillway.commands.terminal import complain, err, say, told
 from spillway.places import var_folder
 from spillway.private import open_private
 from spillway_schemas.exits import FAILED, INTERRUPTED, USAGE
+from spillway_schemas.settings import QUERIES
 
 
 class CommandGroup(TyperGroup):
@@ -167,6 +168,13 @@ def _is_text(argument: str) -> bool:
     return True
 
 
+def _error_file(query: str | None) -> Path:
+    """Where the last unexpected error is kept: of each named query its own, for their streams run
+    side by side."""
+    folder = var_folder() if query is None else var_folder() / QUERIES / query
+    return folder / "last-error.txt"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of `spillway`."""
     words = sys.argv[1:] if arguments is None else arguments
@@ -184,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = getattr(error, "exit_code", None)
         complain(str(error) or type(error).__name__)
         if code is None:
-            log = var_folder() / "last-error.txt"
+            log = _error_file(given.chosen_query())
             log.parent.mkdir(parents=True, exist_ok=True)
             with open(log, "w", opener=open_private) as file:
                 file.write(told(traceback.format_exc()))

@@ -11,12 +11,12 @@ import datetime
 import ipaddress
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -43,6 +43,7 @@ WORD = "Jupiter"
 """Of the reader's password, without anything that an escape would change."""
 PASSWORDS = {ROOT_USER: "operator's own", READER: f'q"uo\\{WORD}', WRITER: "writer-secret"}
 """A quote and a backslash in one: login modules have an escape for both."""
+KEY_PASSWORD = "Ganymede-opens-it"
 RIGHTS = {
     READER: (ACLOperation.READ, ACLOperation.DESCRIBE),
     WRITER: (ACLOperation.WRITE, ACLOperation.DESCRIBE),
@@ -85,6 +86,14 @@ class SecuredBroker:
             "ssl.keystore.location": str(self.folder / f"{user}.pem"),
         }
 
+    def closed_certificate(self, user: str) -> dict[str, str]:
+        """The same, in a file whose key only `KEY_PASSWORD` opens."""
+        return {
+            **self.certificate(user),
+            "ssl.keystore.location": str(self.folder / f"{user}-closed.pem"),
+            "ssl.key.password": KEY_PASSWORD,
+        }
+
 
 @contextlib.contextmanager
 def secured_broker(folder: Path) -> Iterator[SecuredBroker]:
@@ -94,6 +103,8 @@ def secured_broker(folder: Path) -> Iterator[SecuredBroker]:
     (folder / "server.pem").write_bytes(authority.signed("localhost", server=True))
     for user in RIGHTS:
         (folder / f"{user}.pem").write_bytes(authority.signed(user))
+        closed = authority.signed(user, password=KEY_PASSWORD)
+        (folder / f"{user}-closed.pem").write_bytes(closed)
     sasl, mutual, controller = (embedded.free_port() for _ in range(3))
     (folder / "log4j2.yaml").write_text(LOG4J)
     properties = folder / "server.properties"
@@ -189,10 +200,10 @@ class SecuredDay(Day):
         with self._as(WRITER, "producer"):
             super().produce(made, at_ms)
 
-    def check(self, session: str) -> Counter[str]:
+    def read_topics(self) -> dict[str, list[tuple[int, int, bytes | None]]]:
         """By what an operator reads."""
         with self._as(ROOT_USER, "consumer"):
-            return super().check(session)
+            return super().read_topics()
 
     @contextlib.contextmanager
     def _as(self, user: str, role: Any) -> Iterator[None]:
@@ -216,6 +227,46 @@ def secured_topics(broker: SecuredBroker, tag: str) -> dict[str, str]:
     return names
 
 
+_SCENARIO = """
+seed = 4
+rows = 200
+duration_s = 60
+start = 2026-01-05T14:30:00Z
+partitions = 2
+[keys]
+count = 40
+"""
+
+
+def scenario(day: Day) -> str:
+    """A file for `spillway produce`: messages for the day's topics."""
+    path = day.folder / "scenario.toml"
+    streams = [f'[streams.{s}]\nkind = "{s}"\ntopic = "{t}"\n' for s, t in day.topics.items()]
+    path.write_text(_SCENARIO + "".join(streams))
+    return str(path)
+
+
+def shown_by_processes(word: str) -> list[list[str]]:
+    """The command lines that have a password, or a word of it."""
+    lines = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    return [line for line in lines if word in " ".join(line)]
+
+
+def kept_in(folder: Path, word: str) -> list[Path]:
+    """The files that have it: logs of Airflow, Spark and the stream, Airflow's database with its
+    XComs and rendered fields, the tables."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert any(path.name == "airflow.db" for path in files)
+    assert any(path.name == "stream.log" for path in files)
+    return [path for path in files if word.encode() in path.read_bytes()]
+
+
+def _closed(key: bytes, password: str) -> bytes:
+    """A private key that a password opens, in the one form that Kafka's Java client reads."""
+    how = ["openssl", "pkcs8", "-topk8", "-v1", "PBE-SHA1-3DES", "-passout", f"pass:{password}"]
+    return subprocess.run(how, input=key, stdout=subprocess.PIPE, check=True).stdout
+
+
 class _Authority:
     """Signs certificates for a day."""
 
@@ -228,8 +279,8 @@ class _Authority:
             serialization.Encoding.PEM
         )
 
-    def signed(self, name: str, *, server: bool = False) -> bytes:
-        """A private key and its certificate, as PEM."""
+    def signed(self, name: str, *, server: bool = False, password: str = "") -> bytes:
+        """A private key and its certificate, as PEM. `password`: what opens the key."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         made = self._of(subject, key)
@@ -242,6 +293,8 @@ class _Authority:
             serialization.PrivateFormat.PKCS8,
             serialization.NoEncryption(),
         )
+        if password:
+            private = _closed(private, password)
         certificate = made.sign(self._key, hashes.SHA256())
         return private + certificate.public_bytes(serialization.Encoding.PEM)
 

@@ -14,13 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
-from spillway import calendar as exchange
 from spillway.demo.airflow import Airflow
 from spillway.kafka.broker import free_port
-from tests.integration.airflow_server import airflow, finish
+from tests.integration.airflow_server import airflow, calm_calendar, finish, last_closed
 from tests.integration.day import Day, messages, wait_for
 from tests.integration.secured import (
     PASSWORDS,
@@ -28,8 +26,10 @@ from tests.integration.secured import (
     WORD,
     SecuredBroker,
     SecuredDay,
+    kept_in,
     secured_broker,
     secured_topics,
+    shown_by_processes,
 )
 from tests.integration.standalone import Cluster, standalone
 
@@ -44,20 +44,7 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(LASTS_S)]
 
 @pytest.fixture
 def calendar() -> str:
-    """An exchange that does not close while the test lasts: the last session stays the last."""
-    now_s = time.time()
-    return next(
-        name
-        for name in ("XNYS", "XTKS")
-        if last_closed(name, now_s - DELAY_S) == last_closed(name, now_s + LASTS_S)
-    )
-
-
-def last_closed(calendar: str, at_s: float) -> str:
-    """An exchange's last session that had closed, `at_s` seconds since 1970."""
-    found = exchange.last_closed(calendar, int(at_s * 1000))
-    assert found is not None
-    return found.date
+    return calm_calendar(LASTS_S, DELAY_S)
 
 
 @pytest.fixture
@@ -172,7 +159,7 @@ def test_a_day_from_open_to_proof(
         assert sealed["code"] == 0, sealed
         overview = server.call("GET", "/spillway/data/overview")
         assert overview["stream"]["lag_rows"] == 0, overview
-        assert not shown_by_processes()
+        assert not shown_by_processes(WORD)
         server.unpause("market_close")
         closed = planned(server, session)
         waiting = lambda: server.tasks("market_close", closed)["wait_for_seal"]  # noqa: E731
@@ -215,8 +202,8 @@ def test_a_day_from_open_to_proof(
         events = server.call("GET", "/api/v2/assets/events")["asset_events"]
         keys = {event.get("partition_key") for event in events}
         assert session in keys, events
-        assert not shown_by_processes()
-        assert not kept_in(tmp_path), "a password was written down"
+        assert not shown_by_processes(WORD)
+        assert not kept_in(tmp_path, WORD), "a password was written down"
     finally:
         if stream:
             os.kill(stream, signal.SIGCONT)
@@ -229,21 +216,6 @@ def running_stream(server: Airflow) -> int:
     note = json.loads((server.home.parent / "service" / "stream.json").read_text())
     pid: int = note["pid"]
     return pid
-
-
-def shown_by_processes() -> list[list[str]]:
-    """The command lines that have the password."""
-    lines = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
-    return [line for line in lines if WORD in " ".join(line)]
-
-
-def kept_in(folder: Path) -> list[Path]:
-    """The files that have the password: logs of Airflow, Spark and the stream, Airflow's database
-    with its XComs and rendered fields, the tables."""
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    assert any(path.name == "airflow.db" for path in files)
-    assert any(path.name == "stream.log" for path in files)
-    return [path for path in files if WORD.encode() in path.read_bytes()]
 
 
 def closed_and_encrypted(cluster: Cluster, day: Day) -> None:

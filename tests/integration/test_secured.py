@@ -23,6 +23,7 @@ from tests.integration.secured import (
     WRITER,
     SecuredBroker,
     SecuredDay,
+    scenario,
     secured_broker,
     secured_topics,
 )
@@ -62,25 +63,6 @@ def make_day(
     yield make
     for day in days:
         day.clean()
-
-
-SCENARIO = """
-seed = 4
-rows = 200
-duration_s = 60
-start = 2026-01-05T14:30:00Z
-partitions = 2
-[keys]
-count = 40
-"""
-
-
-def scenario(day: Day) -> str:
-    """A file of messages for the day's topics."""
-    path = day.folder / "scenario.toml"
-    streams = [f'[streams.{s}]\nkind = "{s}"\ntopic = "{t}"\n' for s, t in day.topics.items()]
-    path.write_text(SCENARIO + "".join(streams))
-    return str(path)
 
 
 def test_a_day_with_certificates(

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from spillway.kafka.broker import free_port
-from tests.integration.day import STREAMS, Day, JournalReader, messages, running, wait_for
+from tests.integration.day import STREAMS, Day, messages, running, wait_for
 from tests.integration.failpoints import THEN
+from tests.integration.query_day import QueryDay
 from tests.scrape import figure, scrape, total
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
@@ -32,31 +33,11 @@ metrics.listen = "127.0.0.1:{}"
 
 
 @dataclass
-class QueryDay(Day):
-    """A day of one query of the settings file that lies in `folder`."""
+class SideDay(QueryDay):
+    """One that knows how many rows its topics have, and runs its commands in one process."""
 
-    name: str = field(kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        (self.folder / "query.toml").rename(self.folder / f"{self.name}.toml")
-        self.journal = JournalReader(self.warehouse() / "journal")
-        self.read: dict[str, int] = {}
-        """Rows that each of its topics has."""
-
-    def env(self) -> dict[str, str]:
-        """What is said of all queries; which one it is, stands before each command."""
-        every = super().env()
-        del every["SPILLWAY_QUERY"]
-        return every
-
-    def warehouse(self) -> Path:
-        """The folder of this query's tables."""
-        return self.folder / "warehouse" / "queries" / self.name
-
-    def slots_of_state(self) -> set[str]:
-        """Of every warehouse that has state in this query's folder."""
-        return {each.name for each in (self.state / "queries" / self.name).glob("*/slot-*")}
+    read: dict[str, int] = field(default_factory=dict)
+    """Rows that each of its topics has."""
 
     def has_read(self) -> bool:
         """Whether its journal has all rows of its topics, and of no others."""
@@ -96,7 +77,7 @@ def test_two_queries_of_one_file_at_once(
     names = topics(*STREAMS, partitions=2)
     ports = free_port(), free_port()
     threes, pairs = (
-        QueryDay(
+        SideDay(
             tmp_path / "day",
             broker,
             {stream: names[stream] for stream in streams},
@@ -118,7 +99,7 @@ def test_two_queries_of_one_file_at_once(
             for stream, topic in day.topics.items():
                 day.read[topic] = day.read.get(topic, 0) + sum(s == stream for s, _ in made)
 
-    def all_read(day: QueryDay) -> None:
+    def all_read(day: SideDay) -> None:
         wait_for(day.has_read, 120, f"{day.name} reads all rows")
 
     send(71)
@@ -158,7 +139,7 @@ def test_two_queries_of_one_file_at_once(
     threes.clean()
 
 
-def check_figures(day: QueryDay, listen: str) -> None:
+def check_figures(day: SideDay, listen: str) -> None:
     """What the query's stream serves is what its own tables hold."""
 
     def is_told() -> bool:
@@ -176,7 +157,7 @@ def check_figures(day: QueryDay, listen: str) -> None:
     assert figure(found, "spillway_epochs_total") == len(day.journal.epochs())
 
 
-def check_status(said: dict[str, Any], day: QueryDay, *, rows: int, stage: str) -> None:
+def check_status(said: dict[str, Any], day: SideDay, *, rows: int, stage: str) -> None:
     """What `status` says of a query is of its own journal and tables."""
     assert said["warehouse_id"] == day.entries()[0]["warehouse_id"]
     assert said["epoch"] == len(day.journal.epochs()) - 1

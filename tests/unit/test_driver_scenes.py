@@ -1092,7 +1092,7 @@ def test_an_error_that_is_always_the_same_ends_the_driver_sooner() -> None:
     end = ends_after(*(JobFailed(text, "raised") for text in texts))
     assert end.reason == (
         f"epoch 1 failed {SAME_ERRORS} times in a row with the same error: {texts[-1]}. {READS}. "
-        "Either one of these rows cannot be processed, or this is a bug: keep var/last-error.txt "
+        "Either one of these rows cannot be processed, or this is a bug: keep last-error.txt "
         "and report it"
     )
 

@@ -6,6 +6,8 @@ import logging
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from spillway.kafka.options import OptionError, check_files
 from spillway.kafka.refusals import Refusals
@@ -102,3 +104,43 @@ def test_a_store_that_is_not_there_is_named(tmp_path: Path) -> None:
     for name in ("ssl.truststore.location", "ssl.keystore.location"):
         with pytest.raises(OptionError, match=rf"{name} = '.*none\.pem' is not there"):
             check_files({name: str(tmp_path / "none.pem")})
+
+
+KEY = ec.generate_private_key(ec.SECP256R1())
+OPEN = serialization.NoEncryption()
+OLDER = """-----BEGIN ENCRYPTED PRIVATE KEY-----
+MIGxMBwGCiqGSIb3DQEMAQMwDgQIy8HTbOBK860CAggABIGQofPXhuREr9SWUuxy
+-----END ENCRYPTED PRIVATE KEY-----
+"""
+"""How `openssl pkcs8 -topk8 -v1 PBE-SHA1-3DES` begins."""
+
+
+def pem(form: serialization.PrivateFormat, password: bytes = b"") -> str:
+    closed = serialization.BestAvailableEncryption(password) if password else OPEN
+    return KEY.private_bytes(serialization.Encoding.PEM, form, closed).decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (pem(serialization.PrivateFormat.PKCS8), None),
+        (OLDER, None),
+        (pem(serialization.PrivateFormat.PKCS8, b"secret"), "encrypted by PBES2"),
+        (pem(serialization.PrivateFormat.TraditionalOpenSSL), "in the form EC PRIVATE KEY"),
+        ("-----BEGIN ENCRYPTED PRIVATE KEY-----\nx\n-----END ENCRYPTED PRIVATE KEY-----", None),
+        ("no key at all", None),
+    ],
+    ids=["open", "older", "newer", "traditional", "damaged", "none"],
+)
+def test_a_key_that_java_cannot_read_is_refused(
+    tmp_path: Path, text: str, says: str | None
+) -> None:
+    """Python reads each of these: `doctor` would find nothing wrong, and the stream not start."""
+    path = tmp_path / "me.pem"
+    path.write_text(text)
+    options = {"ssl.keystore.location": str(path), "ssl.keystore.type": "PEM"}
+    if says is None:
+        check_files(options)
+        return
+    with pytest.raises(OptionError, match=f"me.pem' is {says}.*-v1 PBE-SHA1-3DES"):
+        check_files(options)

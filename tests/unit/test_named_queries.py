@@ -249,6 +249,24 @@ def test_what_is_of_one_query_asks_for_its_name(
         assert "several queries: name one, --query trades or quotes" in capsys.readouterr().err
 
 
+def test_the_last_error_of_each_is_kept(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams run side by side: the error of one does not go over that of another, and one of a
+    command that is of all is of none."""
+
+    def fails(found: Settings, *_: object, **__: object) -> None:
+        raise RuntimeError(f"a bug of {found.name}")
+
+    monkeypatch.setattr("spillway.topics.look", fails)
+    kept = [two.parent / "var" / where / "last-error.txt" for where in ("queries/quotes", "")]
+    assert run("--config", str(two), "--query", "quotes", "topics") == 3
+    assert "a bug of quotes" in kept[0].read_text()
+    assert not kept[1].exists()
+    monkeypatch.setattr("spillway.commands.given.named_settings", lambda **_: fails(Settings()))
+    assert run("--config", str(two), "status") == 3
+    assert "a bug of \n" in kept[1].read_text()
+    assert "a bug of quotes" in kept[0].read_text()
+
+
 def test_the_doctor_looks_at_each_and_at_all(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("--config", str(two), "doctor", "--json")
     names = [each["name"] for each in json.loads(capsys.readouterr().out)]

@@ -63,6 +63,14 @@ def with_origins(**flags: object) -> tuple[Settings, Any]:
     return found, origins
 
 
+def chosen_query() -> str | None:
+    """The named query that the command is of; None: of several, or of one without a name."""
+    try:
+        return load_settings(_before.config, {**_before.flags})[0].name or None
+    except SettingsError:
+        return None
+
+
 def query(found: Settings) -> Any:
     """The query that the settings name, compiled."""
     from spillway_schemas.query import load_query

@@ -11,9 +11,11 @@ translation is refused: leaving it out could mean to talk to the wrong party or 
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from spillway_schemas.secret import Options, revealed, unescaped
@@ -37,6 +39,10 @@ COMMITTED_ALONE: dict[str, Any] = {
 }
 """Of kafka-python's consumers: what is not for users to choose. It goes over their options."""
 _JAAS = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;]+))""")
+
+_KEY = re.compile(r"-----BEGIN ([A-Z ]*)PRIVATE KEY-----(.*?)-----END", re.DOTALL)
+_PBES2 = bytes.fromhex("06092a864886f70d01050d")
+"""Its object identifier. Java decrypts by it, but not where the Kafka client asks (JDK-8231581)."""
 
 
 class OptionError(ValueError):
@@ -71,13 +77,34 @@ def python_options(options: Options, role: Role) -> dict[str, Any]:
 
 
 def check_files(options: Options) -> None:
-    """Raise OptionError where a store that the options name cannot be read."""
+    """Raise OptionError where a store that the options name cannot be read: by nobody, or not by
+    the Java client, which knows fewer forms of keys than Python."""
     opened = revealed(options)
     for name in ("ssl.truststore.location", "ssl.keystore.location"):
         path = opened.get(name)
         if path is not None and not os.access(path, os.R_OK):
             is_there = "cannot be read by this user" if os.path.exists(path) else "is not there"
             raise OptionError(f"kafka.options: {name} = {path!r} {is_there}")
+    path = opened.get("ssl.keystore.location")
+    if path is not None and (form := _unknown_to_java(Path(path).read_text(errors="replace"))):
+        raise OptionError(
+            f"kafka.options: the key in {path!r} is {form}, which Kafka's Java client cannot read. "
+            "Write it as PKCS#8 in the older encryption: `openssl pkcs8 -topk8 -v1 PBE-SHA1-3DES` "
+            "(or -nocrypt), with the certificate behind it"
+        )
+
+
+def _unknown_to_java(pem: str) -> str | None:
+    """What form the private key of a PEM file is in that Java has not; None where it has."""
+    if (key := _KEY.search(pem)) is None or key[1] == "":
+        return None
+    if key[1] != "ENCRYPTED ":
+        return f"in the form {key[1]}PRIVATE KEY"
+    try:
+        is_new = _PBES2 in base64.b64decode(key[2])[:32]
+    except ValueError:
+        return None  # whoever reads it says so
+    return "encrypted by PBES2" if is_new else None
 
 
 def _defaults(role: Role) -> dict[str, Any]:

@@ -78,9 +78,8 @@ def give_up(plan: Plan, attempts: int, failures: Sequence[JobFailed]) -> str | N
     if len(recent) == SAME_ERRORS and len(same) == 1 and all(f.cause == "raised" for f in recent):
         return (
             f"epoch {plan.epoch} failed {SAME_ERRORS} times in a row with the same error: "
-            f"{last.detail}. It reads {rows_of(plan)}. Nothing from it was committed. Either "
-            "one of these rows cannot be processed, or this is a bug: keep var/last-error.txt and "
-            "report it"
+            f"{last.detail}. It reads {rows_of(plan)}. Nothing from it was committed. Either one "
+            "of these rows cannot be processed, or this is a bug: keep last-error.txt and report it"
         )
     if attempts >= MAX_ATTEMPTS:
         return (
