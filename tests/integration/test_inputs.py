@@ -156,7 +156,7 @@ def test_topics_that_change(day: Day, cluster: KafkaCluster) -> None:
 def test_a_broker_that_goes_away(tmp_path: Path, spark_env: dict[str, str], jars: None) -> None:
     """The broker stops for half a minute under a running stream, and comes back.
 
-    In `make test` it goes away for a minute in `test_airflow_failures`.
+    In `make test` it goes away in `test_airflow_failures`.
     """
     folder = tmp_path / "own-broker"
     port, controller = kafka_broker.free_port(), kafka_broker.free_port()
