@@ -26,6 +26,7 @@ from spillway.engine.wire.datafile import write_data_file
 from spillway.tables import Warehouse
 from spillway_schemas.filenames import data_name
 from spillway_schemas.journal import Claim, Cut, Epoch, Genesis, Prefix, Sealed, SealRequest, Topic
+from tests.new_warehouse import new_warehouse
 from tests.property.outer_reference import outer_joined
 
 AT = "2026-01-05T21:00:00+00:00"
@@ -138,7 +139,7 @@ def make_day(
     spec: TreeSpec = SPEC,
 ) -> SpilledDay:
     """Write the day. `apply` false: the journal is ahead of the tables, as after a crash."""
-    warehouse = Warehouse(root, result_schema(spec), spill=spill_schema(spec), fsync=False)
+    warehouse = new_warehouse(root, result_schema(spec), spill=spill_schema(spec))
     offsets = {"t": [0]}
     end = {"t": [len(rows)]}
     groups = [(Prefix(depth, v), v % slots) for v in range(1 << depth)]

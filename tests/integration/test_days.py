@@ -200,7 +200,8 @@ def with_workers_killed(day: Day, *session: str, executor: tuple[str, ...] = ())
         for number, name in enumerate(WORKER_POINTS)
     ]
     markers = {"WORKER_FAILPOINTS": ",".join(points), "FAILPOINT_MARKERS": str(day.folder)}
-    day.finish(FIRST, first=[["stream", *session, "--available-now"]], **markers)
+    stream = ["stream", *session, "--available-now"]
+    day.finish(FIRST, first=[stream], timeout_s=400, **markers)
     for name in WORKER_POINTS:
         assert (day.folder / f"fired-{name}").exists(), f"{name} was not reached"
 
@@ -456,7 +457,7 @@ def test_a_newcomer_takes_over(make_day: MakeDay) -> None:
                 with running(day, *chained(*commands)) as third:
                     assert second.wait(120) == 3, day.tail()
                     day.ok("seal", "--session", FIRST)
-                    assert third.wait(120) == 0, day.tail()
+                    assert third.wait(180) == 0, day.tail()
         finally:
             enough.set()
     log = (day.folder / "log.txt").read_text()

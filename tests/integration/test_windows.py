@@ -63,7 +63,7 @@ def test_three_days_without_a_pause(day: WindowedDay) -> None:
         ("cleanup", "--session", third),
         ("verify", "--session", third),
     )
-    day.finish(second, sealed=True, first=commands)
+    day.finish(second, sealed=True, first=commands, timeout_s=400)
     phases = [day.check(session) for session in (first, second, third)]
     assert all(each["run-time"] > 0 for each in phases)
     assert sum(each["cleanup"] for each in phases) > 0, "nothing was spilled: that shows nothing"

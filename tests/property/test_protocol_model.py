@@ -15,7 +15,7 @@ from tests.property.model.plants import PLANTS, Plant
 from tests.property.model.schedule import ONE, TREES, explain, run
 from tests.property.model.world import Tree, digest
 
-FAST = 20
+FAST = 25
 """Schedules of the fast lane; ten of them take a second of CPU time."""
 FEW = 8
 """Schedules of the fast lane in which Kafka loses rows."""
