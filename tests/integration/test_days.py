@@ -292,6 +292,7 @@ def test_lost_state_is_left_to_cleanup(make_day: MakeDay) -> None:
     assert day.check(FIRST)["cleanup"] > 0
 
 
+@pytest.mark.soak  # in `make test` rows are gone, and accepted as lost, in the day below
 def test_a_day_ends_without_rows_that_are_gone(make_day: MakeDay) -> None:
     """What a lost slot left to cleanup is gone from Kafka when that comes. Once somebody has
     accepted it, the day has every result but those of the rows that are gone, and is not
