@@ -867,6 +867,7 @@ PLANTS: tuple[Plant, ...] = (
         "whatever removes files takes compaction's transaction",
         "spilled",
         patches=(("tests.property.model.keepers.DROPPING", "dropping"),),
+        first=105,
     ),
     Plant(
         "cleaned-unsynced",
