@@ -10,6 +10,7 @@ import atexit
 import gc
 import importlib.util
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -51,6 +52,22 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+ALL_ELSEWHERE = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.(server|soak)\b", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A file of which the lane takes nothing is not imported: each worker imports all of them."""
+    lane: str = config.option.markexpr
+    if not (collection_path.name.startswith("test_") and collection_path.suffix == ".py"):
+        return None
+    if lane == "not server and not soak":
+        return True if ALL_ELSEWHERE.search(collection_path.read_text()) else None
+    if lane == "server and not soak":
+        text = collection_path.read_text()
+        return None if "server" in text or "tests.lanes" in text else True
+    return None
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,5 @@
-"""How much of a property each lane tries: some of it in `make check`, all of it in `make test`."""
+"""How much of a property each lane tries: a little in `make check`, more in `make test`, and where
+that takes long, most in `make soak`."""
 
 from __future__ import annotations
 
@@ -9,22 +10,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 
-def lanes(fast: int, every: int) -> pytest.MarkDecorator:
+def lanes(fast: int, every: int, soak: int | None = None) -> pytest.MarkDecorator:
     """A parameter `examples`: `fast` in the fast lane, which are others each time (with `CI` set
-    always the same), `every` beside the tests with servers."""
-    return pytest.mark.parametrize(
-        "examples", [fast, pytest.param(every, marks=pytest.mark.server)]
-    )
+    always the same), `every` beside the tests with servers, `soak` in `make soak` alone."""
+    numbers = [fast, pytest.param(every, marks=pytest.mark.server)]
+    if soak is not None:
+        numbers.append(pytest.param(soak, marks=pytest.mark.soak))
+    return pytest.mark.parametrize("examples", numbers)
 
 
 def explored(
     fast: int,
     every: int,
     *strategies: Any,
+    soak: int | None = None,
     suppressed: Collection[HealthCheck] = (),
     **named: Any,
 ) -> Callable[[Callable[..., None]], Callable[[int], None]]:
-    """A property as a test of both lanes: with `@given`, `@settings` and these numbers of examples,
+    """A property as a test of all lanes: with `@given`, `@settings` and these numbers of examples,
     however long one takes.
 
     Explicit `@example`s of the property are tried in each.
@@ -39,6 +42,6 @@ def explored(
 
         # Not its signature: pytest would look for what the strategies give.
         test.__name__, test.__doc__ = holds.__name__, holds.__doc__
-        return lanes(fast, every)(test)
+        return lanes(fast, every, soak)(test)
 
     return wrap

@@ -39,6 +39,8 @@ STARTS_S = 60.0
 
 LOOKED_AT = ((328, "light"), (800, "dark"), (1440, "light"))
 """Widths and themes. Airflow takes 62 of a phone's 390; what is cut off has no colour."""
+SLOTS = {328: (2, 64), 800: (64,), 1440: (2,)}
+"""Slots of the days that are looked at in each width: most is cut off in the narrowest one."""
 CUT_OFF = """() => {
   const wide = document.documentElement.clientWidth;
   const found = [];

@@ -19,7 +19,7 @@ from spillway.report import looking
 from spillway.report.ends import HeldOffsets
 from spillway_airflow import command
 from spillway_schemas.settings import Settings
-from tests.browser.looks import CUT_OFF, LOOKED_AT, look, served, warehouses
+from tests.browser.looks import CUT_OFF, LOOKED_AT, SLOTS, look, served, warehouses
 from tests.report_journal import DAY
 
 pytestmark = [
@@ -56,7 +56,7 @@ def test_nothing_is_cut_off_and_every_time_names_its_zone(
     complaints: list[str] = []
     page.on("console", lambda said: said.type == "error" and complaints.append(said.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    names = ["empty", "begun", *(f"{s}-{n}" for s, n in itertools.product(STATES, (2, 64)))]
+    names = ["empty", "begun", *(f"{s}-{n}" for s, n in itertools.product(STATES, SLOTS[width]))]
     for name, view in itertools.product(names, VIEWS):
         if name == "empty" and view != "overview":
             continue

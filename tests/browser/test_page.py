@@ -318,7 +318,7 @@ def backfills_a_day(scene: Scene, page: Page) -> None:
 
 
 def fits_narrow_windows(scene: Scene, page: Page) -> None:
-    for width in (1600, 1280, 800, 390):
+    for width in (1280, 390):
         page.set_viewport_size({"width": width, "height": 900})
         for view in ("overview", "groups", "decisions", "sessions"):
             scene.view(page, f"#{view}")

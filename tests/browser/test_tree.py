@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.looks import CUT_OFF, LOOKED_AT, look, served
+from tests.browser.looks import CUT_OFF, LOOKED_AT, SLOTS, look, served
 from tests.page_warehouse import write_page_warehouse
 from tests.report_journal import DAY
 from tests.tree_journal import JOINS, query_file, tree_page_day
@@ -48,7 +48,8 @@ def test_nothing_of_a_tree_is_cut_off(browser: Browser, url: str, width: int, th
     complaints: list[str] = []
     page.on("console", lambda said: said.type == "error" and complaints.append(said.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    for name, view in itertools.product(("few", "many"), VIEWS):
+    names = [{2: "few", 64: "many"}[slots] for slots in SLOTS[width]]
+    for name, view in itertools.product(names, VIEWS):
         look(page, url, name, view)
         if view == "overview":
             page.locator("[data-panel=joins] .tree .node").first.wait_for()

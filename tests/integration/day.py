@@ -284,19 +284,27 @@ class Day:
         """The end of the commands' common log."""
         return "\n".join((self.folder / "log.txt").read_text().splitlines()[-lines:])
 
-    def finish(self, session: str, *, sealed: bool = False, timeout_s: float = 240) -> None:
-        """Seal, stream to the seal, clean up, verify: all must succeed.
+    def finish(
+        self,
+        session: str,
+        *,
+        first: Sequence[Sequence[str]] = (),
+        sealed: bool = False,
+        timeout_s: float = 240,
+        **env: str,
+    ) -> None:
+        """Seal, stream to the seal, clean up, verify: all must succeed, as must what comes `first`.
 
         In one process: it starts one JVM where four commands would start three.
         """
         commands = [
+            *first,
             *([] if sealed else [["seal", "--session", session]]),
             ["stream", "--until-sealed", session],
             ["cleanup", "--session", session],
             ["verify", "--session", session, "--json"],
         ]
-        words = [word for command in commands for word in (THEN, *command)]
-        self.ok(*words[1:], timeout_s=timeout_s)
+        self.ok(*chained(*commands), timeout_s=timeout_s, **env)
         lines = (self.folder / "log.txt").read_text().splitlines()
         verdict = next(line for line in reversed(lines) if line.startswith('{"session"'))
         assert json.loads(verdict)["complete"] is True
@@ -392,6 +400,11 @@ class Day:
     def clean(self) -> None:
         """Remove the state folder (the rest is pytest's)."""
         shutil.rmtree(self.state, ignore_errors=True)
+
+
+def chained(*commands: Sequence[str]) -> list[str]:
+    """The words that run commands one after the other in one process, while they succeed."""
+    return [word for command in commands for word in (THEN, *command)][1:]
 
 
 VALUE = {"stock": "price", "volume": "shares", "review": "rating"}

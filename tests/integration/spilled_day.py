@@ -7,9 +7,13 @@ its place in the list.
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 import uuid
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -26,6 +30,7 @@ from spillway.engine.wire.datafile import write_data_file
 from spillway.tables import Warehouse
 from spillway_schemas.filenames import data_name
 from spillway_schemas.journal import Claim, Cut, Epoch, Genesis, Prefix, Sealed, SealRequest, Topic
+from tests.new_warehouse import new_warehouse
 from tests.property.outer_reference import outer_joined
 
 AT = "2026-01-05T21:00:00+00:00"
@@ -138,7 +143,7 @@ def make_day(
     spec: TreeSpec = SPEC,
 ) -> SpilledDay:
     """Write the day. `apply` false: the journal is ahead of the tables, as after a crash."""
-    warehouse = Warehouse(root, result_schema(spec), spill=spill_schema(spec), fsync=False)
+    warehouse = new_warehouse(root, result_schema(spec), spill=spill_schema(spec))
     offsets = {"t": [0]}
     end = {"t": [len(rows)]}
     groups = [(Prefix(depth, v), v % slots) for v in range(1 << depth)]
@@ -245,6 +250,24 @@ def make_day(
                 warehouse.apply(table, epoch, [f for f in files if f.table == table])
     assert sealed is not None
     return SpilledDay(root, rows, sealed)
+
+
+def copied_day(
+    root: str, seed: int, n: int, keys: int, *, depth: int = 4, outer: bool = False
+) -> SpilledDay:
+    """A day of random rows in four generations at `root`: a copy of the process's first such one,
+    for to make it takes ten times as long."""
+    first = _first_day(seed, n, keys, depth, outer)
+    shutil.copytree(first.root, root, dirs_exist_ok=True)
+    return replace(first, root=root)
+
+
+@cache
+def _first_day(seed: int, n: int, keys: int, depth: int, outer: bool) -> SpilledDay:
+    place = tempfile.mkdtemp(prefix="spillway-spilled-day-")
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    rows = random_rows(seed, n, keys, 4)
+    return make_day(f"{place}/w", rows, depth=depth, spec=OUTER if outer else SPEC)
 
 
 class Here:

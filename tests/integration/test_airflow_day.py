@@ -19,7 +19,7 @@ import pytest
 from spillway.demo.airflow import Airflow
 from spillway.kafka.broker import free_port
 from tests.integration.airflow_server import airflow, calm_calendar, finish, last_closed
-from tests.integration.day import Day, messages, wait_for
+from tests.integration.day import Day, messages, running, wait_for
 from tests.integration.secured import (
     PASSWORDS,
     READER,
@@ -125,7 +125,9 @@ def test_a_day_from_open_to_proof(
 ) -> None:
     # Only a session that has closed can be planned by the scheduler, and backfilled.
     session = last_closed(calendar, time.time())
-    day.ok("stream", "--session", session, "--available-now")  # the first day has a name
+    with running(day, "stream", "--session", session):
+        # The first day has a name before Spark starts: no more is wanted.
+        wait_for(lambda: bool(day.entries()), 60, "the first entry of the journal")
     day.produce(messages(1, 6_000, keys=6_000))
     server.unpause("market_open", "rebalance", "maintenance")
     opened = server.trigger("market_open")
@@ -181,7 +183,8 @@ def test_a_day_from_open_to_proof(
         hosts = {s["host"] for e in day.journal.epochs() for s in e["slots"]}
         assert hosts == {"127.0.0.2", "127.0.0.3"}
         # A backfill and a second run of the same day, at the same time: nothing is doubled. The
-        # run by hand does not say which day it means: the last that has closed.
+        # run by hand does not say which day it means: the last that has closed. (A run that is
+        # cleared does the same.)
         backfill(server, session)
         twice = server.trigger("market_close")
         again = backfilled(server, session)

@@ -10,7 +10,7 @@ import pytest
 
 from spillway.kafka.client import cluster
 from tests.integration.brokers import Brokers, brokers
-from tests.integration.day import STREAMS, Day, end_group, messages, running, wait_for
+from tests.integration.day import STREAMS, Day, chained, messages, running, wait_for
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
 
@@ -51,8 +51,13 @@ def test_brokers_go_away_one_after_the_other(
         wait_for(lambda: read() >= sent or stream.poll() is not None, 90, what)
         assert stream.poll() is None, f"{what}: {day.tail()}"
 
+    commands = (
+        ("stream", "--session", DAY, "--until-sealed", DAY),
+        ("cleanup", "--session", DAY),
+        ("verify", "--session", DAY),
+    )
     try:
-        with running(day, "stream", "--session", DAY) as stream:
+        with running(day, *chained(*commands)) as stream:
             produce_and_wait("rows of a whole cluster")
             led = three.leader(names["stock"], 0)
             three.kill(led)
@@ -72,9 +77,9 @@ def test_brokers_go_away_one_after_the_other(
                     view.add_partitions(name, 3)
             day.partitions = 3
             produce_and_wait("rows of new partitions")
-            end_group(stream)
+            day.ok("seal", "--session", DAY)
+            assert stream.wait(180) == 0, day.tail()
         day.client = {}
-        day.finish(DAY)
         assert day.check(DAY)["cleanup"] > 0
     finally:
         day.clean()

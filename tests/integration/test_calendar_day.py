@@ -22,7 +22,7 @@ from spillway.kafka import broker as kafka_broker
 from spillway.kafka.client import KafkaCluster
 from spillway.tables import Warehouse
 from tests.commands import command_of
-from tests.integration.day import STREAMS, THEN, Day, accepted, messages, running, wait_for
+from tests.integration.day import STREAMS, Day, accepted, chained, messages, running, wait_for
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
 
@@ -207,7 +207,7 @@ def test_days_end_by_the_calendar(exchange: Exchange) -> None:
     commands = [["stream", "--until-sealed", session] for session in (AFTER, LAST)]
     for session in (EARLY, AFTER, LAST):
         commands += [["cleanup", "--session", session], ["verify", "--session", session]]
-    day.ok(*[word for command in commands for word in (THEN, *command)][1:], timeout_s=400)
+    day.ok(*chained(*commands), timeout_s=400)
     told = exchange.sessions()
     for session, end in ((EARLY, early_end), (AFTER, after_end), (LAST, last_end)):
         assert day.sealed(session)["end"] == end, session

@@ -12,7 +12,7 @@ import deltalake
 import pytest
 
 from spillway.calendar import close_ms
-from tests.integration.day import STREAMS, Day, messages
+from tests.integration.day import STREAMS, Day, chained, messages
 from tests.integration.failpoints import THEN
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
@@ -63,8 +63,7 @@ def test_the_next_session_takes_a_changed_query_up(
             ["cleanup", "--session", SECOND],
             ["verify", "--session", SECOND, "--json"],
         ]
-        words = [word for command in commands for word in (THEN, *command)]
-        day.ok(*words[1:])
+        day.ok(*chained(*commands))
         said = (day.folder / "log.txt").read_text()
         assert f"{SECOND} goes on by a changed query" in said
         assert f"stream review: goes: topic {names['review']}" in said

@@ -23,8 +23,16 @@ from spillway.kafka.broker import free_port
 from spillway.kafka.client import cluster
 from tests.disks import mounted
 from tests.integration import planted
-from tests.integration.day import STREAMS, Day, delta_rows, messages, running, wait_for
-from tests.integration.failpoints import CLEANUP_POINTS, DRIVER_POINTS, THEN, WORKER_POINTS
+from tests.integration.day import (
+    STREAMS,
+    Day,
+    chained,
+    delta_rows,
+    messages,
+    running,
+    wait_for,
+)
+from tests.integration.failpoints import CLEANUP_POINTS, DRIVER_POINTS, WORKER_POINTS
 from tests.s3_server import SECRET, S3Server
 from tests.scrape import Samples, figure, scrape, total
 
@@ -66,46 +74,55 @@ def test_two_days_with_too_little_memory(make_day: MakeDay) -> None:
     extra = {"METRICS__LISTEN": listen, **planted.settings(ui_port)}
     day = make_day(budget_bytes=96 << 10, extra=extra)
     day.produce(messages(1, ROWS, keys=5_000))
-    assert day.run("stream", "--session", FIRST, "--available-now") == 0, day.tail()
-    assert day.run("cleanup", "--session", FIRST) == 3  # not sealed yet
-    day.ok("seal", "--session", FIRST)
-    day.ok("seal", "--session", FIRST)  # again: no harm
-    assert day.run("seal", "--session", SECOND) == 3  # not the open one
+    cleanup, seal = ("cleanup", "--session", FIRST), ("seal", "--session", FIRST)
+    words = chained(("stream", "--session", FIRST, "--available-now"), cleanup)
+    assert day.run(*words) == 3
+    assert f"{FIRST} is not sealed" in day.tail(), day.tail()
+    # A second seal does no harm; one of a session that is not open is refused.
+    assert day.run(*chained(seal, seal, ("seal", "--session", SECOND))) == 3
+    assert SECOND in day.tail(4), day.tail()
     # The seal is read late: these rows lie beyond it, in one batch with the seal.
     day.produce(messages(2, ROWS, keys=5_000))
     with running(day, "stream"):
-        # Not sealed yet, or sealed and not told: to ask too early is refused and does no harm.
-        assert day.run("cleanup", "--session", FIRST) in (0, 3)
         wait_for(lambda: is_sealed(day, FIRST), 120, "the seal")
-        wait_for(lambda: day.run("cleanup", "--session", FIRST) == 0, 60, "cleanup beside stream")
+        # Sealed and not told: to ask too early is refused and does no harm.
+        wait_for(lambda: day.run(*cleanup) == 0, 60, "cleanup beside stream")
         phases = day.check(FIRST)
         assert phases["run-time"] > 0
         assert phases["cleanup"] > 0, "nothing was spilled: the test shows nothing"
         check_figures(day, listen)
         planted.check_running(ui_port, listen)
-    day.ok("verify", "--session", FIRST)
-    assert day.run("stream", "--session", FIRST) == 3  # sealed
-    assert day.run("stream", "--until-sealed", FIRST) == 0
-    day.finish(SECOND)
-    assert day.check(SECOND)["cleanup"] > 0
-    day.ok("cleanup", "--session", SECOND)  # does nothing
-    day.check(SECOND)
-    # Both days are proved: their spilled rows are needed no more, and everything else stays.
-    code, text = day.output("maintain", "--keep-spilled-days", "0", "--json")
-    assert code == 0, text
-    [spill] = [each for each in json.loads(text)["tables"] if each["table"] == "spill"]
-    assert spill["sessions"] == [FIRST, SECOND]
-    day.ok("cleanup", "--session", FIRST)  # was done
-    for session in (FIRST, SECOND):
-        day.check(session)
-    day.ok("verify", "--session", SECOND)
+    words = chained(
+        ("verify", "--session", FIRST),
+        ("stream", "--until-sealed", FIRST),
+        ("stream", "--session", FIRST),
+    )
+    assert day.run(*words) == 3
+    assert f"{FIRST} is sealed" in day.tail(), day.tail()
+    day.ok("seal", "--session", SECOND)
     day.produce(messages(3, ROWS // 2, keys=5_000))
-    day.ok("stream", "--available-now")
+    commands = (
+        ("stream", "--until-sealed", SECOND),
+        ("cleanup", "--session", SECOND),
+        ("verify", "--session", SECOND),
+        ("cleanup", "--session", SECOND),  # does nothing
+        # Both days are proved: their spilled rows are needed no more, and everything else stays.
+        ("maintain", "--keep-spilled-days", "0", "--json"),
+        cleanup,  # was done
+        ("verify", "--session", SECOND),
+        ("stream", "--available-now"),
+        ("status", "--json"),
+    )
+    day.ok(*chained(*commands), timeout_s=300)
+    log = (day.folder / "log.txt").read_text()
+    maintained, status = (json.loads(line) for line in log.splitlines() if line.startswith("{"))
+    [spill] = [each for each in maintained["tables"] if each["table"] == "spill"]
+    assert spill["sessions"] == [FIRST, SECOND]
+    assert {each["session"] for each in status["sessions"]} >= {FIRST, SECOND}
+    for session in (FIRST, SECOND):
+        assert day.check(session)["cleanup"] > 0
     rejected = Counter(json.dumps(row["reason"]) for row in day.quarantined())
     assert rejected.total() > 0
-    code, text = day.output("status", "--json")
-    assert code == 0, text
-    assert json.loads(text)
     planted.check_left(day)
 
 
@@ -173,18 +190,18 @@ def test_workers_and_an_executor_killed(make_day: MakeDay) -> None:
     day = make_day(budget_bytes=128 << 10, max_rows=1_500, master="local-cluster[2,1,1024]")
     day.produce(messages(5, ROWS, keys=4_500))
     with_workers_killed(day, "--session", FIRST, executor=("in-step",))
-    day.finish(FIRST)
     assert day.check(FIRST)["cleanup"] > 0
 
 
 def with_workers_killed(day: Day, *session: str, executor: tuple[str, ...] = ()) -> None:
-    """Run the stream over what there is; a worker dies at each point, each in its epoch."""
+    """A day over what there is; a worker dies at each point, each in its epoch."""
     points = [
         f"{name}:{'next' if number else 0}{':executor' if name in executor else ''}"
         for number, name in enumerate(WORKER_POINTS)
     ]
     markers = {"WORKER_FAILPOINTS": ",".join(points), "FAILPOINT_MARKERS": str(day.folder)}
-    day.ok("stream", *session, "--available-now", **markers)
+    stream = ["stream", *session, "--available-now"]
+    day.finish(FIRST, first=[stream], timeout_s=400, **markers)
     for name in WORKER_POINTS:
         assert (day.folder / f"fired-{name}").exists(), f"{name} was not reached"
 
@@ -245,8 +262,8 @@ def checks_of_a_store(day: Day) -> None:
 
 def test_lost_state_is_left_to_cleanup(make_day: MakeDay) -> None:
     """With `recovery.mode = defer` a slot goes on empty: once one slot's state goes, once all of
-    it, with spills before, between and after. Then a topic gains partitions, which what is read
-    again has no offsets of. Cleanup is killed once it has read again."""
+    it, with spills before, between and after. Meanwhile a topic gains partitions, which what is
+    read again has no offsets of. Cleanup is killed once it has read again."""
     day = make_day(budget_bytes=128 << 10, max_rows=2_000)
     day.extra |= {"RECOVERY__MODE": "defer"}
     day.produce(messages(16, ROWS, keys=4_500))
@@ -255,22 +272,27 @@ def test_lost_state_is_left_to_cleanup(make_day: MakeDay) -> None:
     day.produce(messages(17, ROWS // 2, keys=4_500))
     day.ok("stream", "--available-now")
     shutil.rmtree(day.state)
+    with cluster(day.bootstrap) as admin:
+        admin.add_partitions(day.topics["stock"], 3)
     day.produce(messages(18, ROWS // 2, keys=4_500))
-    day.ok("stream", "--available-now")
+    # Cleanup is killed before and after it has committed what it had read again.
+    before, after = CLEANUP_POINTS
+    commands = (
+        ("seal", "--session", FIRST),
+        ("stream", "--until-sealed", FIRST),
+        ("cleanup", "--session", FIRST),
+    )
+    assert day.run(*chained(*commands), FAILPOINT=before) == -signal.SIGKILL, day.tail()
+    assert is_sealed(day, FIRST)
     epochs = [e for e in day.entries() if e["kind"] == "epoch"]
     assert [e["deferred_slots"] for e in epochs if e["deferred_slots"]] == [[0], [0, 1]]
     assert not any(e["restored_slots"] for e in epochs)
-    with cluster(day.bootstrap) as admin:
-        admin.add_partitions(day.topics["stock"], 3)
-    day.produce(messages(19, ROWS // 4, keys=4_500))
-    day.ok("seal", "--session", FIRST)
-    day.ok("stream", "--until-sealed", FIRST)
-    for point in CLEANUP_POINTS:
-        assert day.run("cleanup", "--session", FIRST, FAILPOINT=point) == -signal.SIGKILL
+    assert day.run("cleanup", "--session", FIRST, FAILPOINT=after) == -signal.SIGKILL
     day.finish(FIRST, sealed=True)
     assert day.check(FIRST)["cleanup"] > 0
 
 
+@pytest.mark.soak  # in `make test` rows are gone, and accepted as lost, in the day below
 def test_a_day_ends_without_rows_that_are_gone(make_day: MakeDay) -> None:
     """What a lost slot left to cleanup is gone from Kafka when that comes. Once somebody has
     accepted it, the day has every result but those of the rows that are gone, and is not
@@ -282,24 +304,25 @@ def test_a_day_ends_without_rows_that_are_gone(make_day: MakeDay) -> None:
     day.ok("stream", "--session", FIRST, "--available-now")
     shutil.rmtree(next(day.state.rglob("slot-0")))
     day.produce(messages(27, ROWS // 2, keys=2_000))
-    day.ok("seal", "--session", FIRST)
-    day.ok("stream", "--until-sealed", FIRST)
     accept = ("accept-loss", "--session", FIRST, "--reason", "a week of retention")
-    code, told = day.output(*accept)
-    assert (code, "nothing is lost" in told) == (3, True)
+    stream = ("stream", "--until-sealed", FIRST)
+    code = day.run(*chained(("seal", "--session", FIRST), stream, accept))
+    assert (code, "nothing is lost" in day.tail()) == (3, True)
     read, at_run_time = day.read_topics(), day.found(FIRST)[0]
     gone = {(day.topics["stock"], 0): 500, (day.topics["review"], 1): 300}
     with KafkaAdminClient(bootstrap_servers=day.bootstrap) as admin:
         admin.delete_records({TopicPartition(*place): at for place, at in gone.items()})
     code, told = day.output("cleanup", "--session", FIRST)
     assert (code, "spillway accept-loss" in told) == (3, True)
-    code, told = day.output(*accept)
-    assert (code, "800 offsets are accepted as lost" in told) == (0, True), told
+    verify = ("verify", "--session", FIRST, "--json")
+    code, told = day.output(*chained(accept, ("cleanup", "--session", FIRST), verify))
+    assert "800 offsets are accepted as lost" in told, told
+    verdict = json.loads(next(line for line in told.splitlines() if line.startswith("{")))
+    assert (code, verdict["complete"], verdict["missing"]) == (1, False, None)
     [(_, loss)] = told_of_losses(day, "accepted")
     assert loss["by"]
     assert {(each["topic"], each["partition"]): each["end"] for each in loss["ranges"]} == gone
     assert {each["begin"] for each in loss["ranges"]} == {0}
-    day.ok("cleanup", "--session", FIRST)
     expected, (got, phases) = day.expected(FIRST, read), day.found(FIRST)
     assert not got - expected
     assert phases["cleanup"] > 0
@@ -311,9 +334,6 @@ def test_a_day_ends_without_rows_that_are_gone(make_day: MakeDay) -> None:
             offset < gone.get((day.topics[stream], partition), 0)
             for stream, (partition, offset, _) in zip(STREAMS, places, strict=True)
         )
-    code, told = day.output("verify", "--session", FIRST, "--json")
-    verdict = json.loads(next(line for line in told.splitlines() if line.startswith("{")))
-    assert (code, verdict["complete"], verdict["missing"]) == (1, False, None)
     assert "a week of retention" in verdict["details"]["problems"][0]
     assert told_of_losses(day, "verified") == [(False, loss)]
 
@@ -352,17 +372,16 @@ def test_a_day_goes_on_behind_rows_that_are_gone(make_day: MakeDay) -> None:
     gone = {unread: day.journal.epochs()[-1]["end"][unread[0]][0] + 50, again: 100}
     delete(unread, gone[unread])
     why = ("--reason", "a week of retention")
-    day.ok("accept-loss", "--session", FIRST, *why, THEN, "seal", "--session", FIRST)
+    day.ok(*chained(("accept-loss", "--session", FIRST, *why), ("seal", "--session", FIRST)))
     assert "50 of them before they were read" in day.tail()
     day.produce(messages(38, 500, keys=800))
-    commands = [
-        ["stream", "--until-sealed", FIRST],
-        ["stream", "--available-now"],
-        ["cleanup", "--session", FIRST],
-        ["verify", "--session", FIRST, "--json"],
-    ]
-    words = [word for command in commands for word in (THEN, *command)]
-    assert day.run(*words[1:]) == 1, day.tail()
+    commands = (
+        ("stream", "--until-sealed", FIRST),
+        ("stream", "--available-now"),
+        ("cleanup", "--session", FIRST),
+        ("verify", "--session", FIRST, "--json"),
+    )
+    assert day.run(*chained(*commands)) == 1, day.tail()
     assert '"complete": false' in day.tail()
     assert "a week of retention" in day.tail()
     expected, (got, phases) = day.expected(FIRST, read), day.found(FIRST)
@@ -386,7 +405,8 @@ def test_a_day_goes_on_behind_rows_that_are_gone(make_day: MakeDay) -> None:
 
 
 def test_a_frozen_driver_is_fenced(make_day: MakeDay) -> None:
-    """A driver freezes in the middle of an epoch; another one takes over; the first wakes up.
+    """A driver freezes in the middle of an epoch; another one takes over and ends the day; the
+    first wakes up.
 
     The other one's Python workers die at each of their points.
     """
@@ -399,7 +419,6 @@ def test_a_frozen_driver_is_fenced(make_day: MakeDay) -> None:
         assert len(day.entries()) > before + 1
         os.kill(frozen.pid, signal.SIGCONT)
         assert frozen.wait(60) == 3
-    day.finish(FIRST)
     day.check(FIRST)
 
 
@@ -408,6 +427,11 @@ def test_a_newcomer_takes_over(make_day: MakeDay) -> None:
     goes on each time, and the other says so and ends, also when no row ever comes again."""
     day = make_day(budget_bytes=128 << 10, max_rows=500)
     enough = threading.Event()
+    commands = (
+        ("stream", "--until-sealed", FIRST),
+        ("cleanup", "--session", FIRST),
+        ("verify", "--session", FIRST),
+    )
 
     def feed(send: Callable[..., None]) -> int:
         """Slower than any machine joins; the number of rows sent."""
@@ -431,10 +455,10 @@ def test_a_newcomer_takes_over(make_day: MakeDay) -> None:
                 enough.set()
                 sent = feeding.result()
                 wait_for(lambda: rows_of(day) == sent, 120, "the second stream rests")
-                with running(day, "stream") as third:
+                with running(day, *chained(*commands)) as third:
                     assert second.wait(120) == 3, day.tail()
-                    third.send_signal(signal.SIGTERM)
-                    assert third.wait(60) == 0, day.tail()
+                    day.ok("seal", "--session", FIRST)
+                    assert third.wait(180) == 0, day.tail()
         finally:
             enough.set()
     log = (day.folder / "log.txt").read_text()
@@ -442,7 +466,6 @@ def test_a_newcomer_takes_over(make_day: MakeDay) -> None:
         assert re.search(rf"another stream has taken over this warehouse: .*, term {term}\.", log)
     assert "Traceback" not in log
     assert [e["term"] for e in day.entries() if e["kind"] == "claim"] == [1, 2, 3]
-    day.finish(FIRST)
     day.check(FIRST)
 
 
@@ -479,8 +502,8 @@ def test_disks_that_are_full_or_read_only(make_day: MakeDay) -> None:
             refused(day, "no space is left", "doctor")
             refused(day, "no space is left", "stream")
             disk.free()
-        day.ok("seal", "--session", FIRST)
-        day.ok("stream", "--until-sealed", FIRST)
+        stream = ("stream", "--until-sealed", FIRST)
+        day.ok(*chained(("seal", "--session", FIRST), stream))
         tables.fill()
         refused(day, NO_SPACE, "cleanup", "--session", FIRST)
         tables.free()

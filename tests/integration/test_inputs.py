@@ -74,8 +74,7 @@ def test_broken_values_are_kept_and_nothing_else_is_lost(day: Day) -> None:
     made.append(("volume", json.dumps(big).encode()))
     day.broken = frozenset([*BROKEN.values(), made[-1][1]])
     day.produce(made)
-    day.ok("stream", "--session", FIRST, "--available-now")
-    day.finish(FIRST)
+    day.finish(FIRST, first=[["stream", "--session", FIRST, "--available-now"]])
     rows = day.quarantined()
     values = [row["value"] for row in rows]
     for name, value in {**BROKEN, "beyond 64 bits": json.dumps(big).encode()}.items():
@@ -113,8 +112,7 @@ def test_transactions(day: Day) -> None:
         else:
             producer.commit_transaction()
     producer.close()
-    day.ok("stream", "--session", FIRST, "--available-now")
-    day.finish(FIRST)
+    day.finish(FIRST, first=[["stream", "--session", FIRST, "--available-now"]])
     assert day.check(FIRST)["run-time"] > 0
     read = sum(len(rows) for rows in day.read_topics().values())
     assert read == 240
@@ -131,7 +129,6 @@ def test_topics_that_change(day: Day, cluster: KafkaCluster) -> None:
         value = json.dumps(message("stock", f"S{number % 50}", number)).encode()
         producer.send(day.topics["stock"], value, partition=number % 4)
     producer.close()
-    day.ok("stream", "--available-now")
     day.finish(FIRST)
     day.check(FIRST)
     review = day.topics["review"]
@@ -159,7 +156,7 @@ def test_topics_that_change(day: Day, cluster: KafkaCluster) -> None:
 def test_a_broker_that_goes_away(tmp_path: Path, spark_env: dict[str, str], jars: None) -> None:
     """The broker stops for half a minute under a running stream, and comes back.
 
-    In `make test` it goes away for a minute in `test_airflow_failures`.
+    In `make test` it goes away in `test_airflow_failures`.
     """
     folder = tmp_path / "own-broker"
     port, controller = kafka_broker.free_port(), kafka_broker.free_port()

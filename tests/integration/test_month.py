@@ -22,8 +22,7 @@ from benchmarks.month import DayEnd, chart, trends
 from spillway.calendar import session_after
 from spillway.places import var_folder
 from spillway.tables import NoWarehouse, Warehouse
-from tests.integration.day import STREAMS, Day, end_group, messages, wait_for
-from tests.integration.failpoints import THEN
+from tests.integration.day import STREAMS, Day, chained, end_group, messages, wait_for
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(4 * 3600)]
 
@@ -123,8 +122,7 @@ def closed(day: Day, session: str) -> None:
         # The month takes minutes: what is kept for days would never go.
         ["maintain", "--keep-spilled-days", "0", "--keep-statistics-days", "0"],
     ]
-    words = [word for command in commands for word in (THEN, *command)]
-    day.ok(*words[1:], timeout_s=240)
+    day.ok(*chained(*commands), timeout_s=240)
 
 
 def measured(day: Day, session: str, driver: int, log_bytes: int) -> DayEnd:

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from spillway.calendar import close_ms
-from tests.integration.day import STREAMS, VALUE, Day, messages
-from tests.integration.failpoints import THEN
+from tests.integration.day import STREAMS, VALUE, Day, chained, messages
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
 
@@ -51,8 +50,7 @@ def test_unmatched_rows_come_once_after_the_close(
         # Joins all keys with Spark beside the sums without it.
         ["verify", "--session", DATE, "--exhaustive", "--json"],
     ]
-    words = [word for command in commands for word in (THEN, *command)]
-    day.ok(*words[1:])
+    day.ok(*chained(*commands))
     said = [json.loads(line) for line in day.tail(400).splitlines() if line.startswith('{"sess')]
     ahead, verdict = said
     phases = day.check(DATE)

@@ -10,6 +10,9 @@ from typing import Any
 import deltalake
 import pytest
 
+from spillway.clock import system_clock
+from spillway.rebalance import by_hand
+from spillway_schemas.settings import load_settings
 from tests.integration.day import STREAMS, Day, messages, running, wait_for
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
@@ -57,12 +60,28 @@ def obeyed(day: Day, command: str) -> bool:
 
 
 def ask(day: Day, *arguments: str) -> None:
-    """Ask for an adaptation and wait until its epoch, and every move of it, is journaled."""
+    """Ask by the command line for what `wish` asks for."""
     code, text = day.output("rebalance", *arguments, "--json", "--reason", "test")
     assert code == 0, text
-    ids = [each["command"]["id"] for each in json.loads(text)["asked"]]
-    wait_for(lambda: all(obeyed(day, each) for each in ids), 60, f"{arguments} to be obeyed")
-    wait_for(lambda: last_queue(day) == [], 60, f"{arguments} to be carried out")
+    carried_out(day, [each["command"]["id"] for each in json.loads(text)["asked"]])
+
+
+def wish(day: Day, **wanted: Any) -> None:
+    """Ask for an adaptation and wait until its epoch, and every move of it, is journaled.
+
+    Here, as `spillway rebalance` does: a program for each would take as long as the adaptation.
+    """
+    settings = load_settings(environ=day.env())[0]
+    request = by_hand.RebalanceRequest(**wanted)
+    answers = by_hand.request(settings, request, "test", "test", clock=system_clock)
+    assert answers
+    assert all(outcome.obeyed for _, outcome in answers), answers
+    carried_out(day, [command.id for command, _ in answers])
+
+
+def carried_out(day: Day, ids: list[str]) -> None:
+    wait_for(lambda: all(obeyed(day, each) for each in ids), 60, f"{ids} to be obeyed")
+    wait_for(lambda: last_queue(day) == [], 60, f"{ids} to be carried out")
 
 
 def last_queue(day: Day) -> list[Any]:
@@ -90,30 +109,30 @@ def test_a_day_in_which_everything_moves(day: Day) -> None:
         send(2)
         assert owners(day)[3, 0] == 1
         assert owners(day)[3, 5] == 0
-        ask(day, "--split", "3/0")
+        wish(day, splits=["3/0"])
         ask(day, "--move", "4/1:0", "--spill", "1:1KiB")
         send(3)
-        ask(day, "--budget", "0:32KiB")
+        wish(day, budgets=["0:32KiB"])
         send(7)
         assert [slot["budget_bytes"] for slot in epochs(day)[-1]["slots"]] == [32 << 10, 256 << 10]
         assert epochs(day)[-1]["slots"][0]["state_bytes"] <= 0.9 * (32 << 10)
         code, text = day.output("rebalance", "--budget", "1:1000TiB", "--json")
         assert code == 3
         assert "bytes at most: the host has" in text
-        ask(day, "--budget", "0:default")
-        ask(day, "--slots", "4")
+        wish(day, budgets=["0:default"])
+        wish(day, slots=4)
         send(4)
         assert set(owners(day).values()) == {0, 1, 2, 3}
-        ask(day, "--slots", "1")
+        wish(day, slots=1)
         send(5)
         assert set(owners(day).values()) == {0}
-        ask(day, "--merge", "3/0")
+        wish(day, merges=["3/0"])
         send(6)
         assert (3, 0) in owners(day)
         code, text = day.output("rebalance", "--move", "3/0:7")
         assert code == 3
         assert "there is no slot 7" in text
-        ask(day, "--budget", "0:300KiB")
+        wish(day, budgets=["0:300KiB"])
     moved = [move for entry in epochs(day) for move in entry["moved"]]
     assert len(moved) >= 10
     budgets = [entry["budgets"] for entry in epochs(day) if entry["budgets"] is not None]
@@ -164,7 +183,7 @@ def test_a_policy_evens_out_what_is_uneven(day: Day) -> None:
     day.produce(messages(1, 6_000, keys=6_000))
     with running(day, "stream", "--session", SESSION):
         wait_for(lambda: len(epochs(day)) >= 3, 90, "the first epochs")
-        ask(day, "--move", "3/0:1", "--move", "3/1:1")
+        wish(day, moves=["3/0:1", "3/1:1"])
         day.produce(messages(2, 3_000, keys=6_000))
         wait_for(lambda: bool(decide("--dry-run")["asked"]), 60, "an uneven view in statistics")
         before = owners(day)

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.day import Day, messages
-from tests.integration.failpoints import THEN
+from tests.integration.day import Day, chained, messages
 from tests.integration.secured import (
     PASSWORDS,
     READER,
@@ -83,12 +82,13 @@ def test_a_day_with_certificates(
         ["cleanup", "--session", DAY],
         ["verify", "--session", DAY],
     )
-    day.ok(*[word for command in commands for word in (THEN, *command)][1:])
+    day.ok(*chained(*commands))
     assert day.check(DAY)["cleanup"] > 0
     code, told = day.output("status", "--json")
     assert json.loads(told)["lag_rows"] == 0
 
 
+@pytest.mark.soak  # in `make test` a day with logins goes by under Airflow: `test_airflow_day`
 def test_a_day_with_logins(
     secured: SecuredBroker, make_day: Callable[[str, dict[str, str]], Day]
 ) -> None:

@@ -44,6 +44,7 @@ from spillway_schemas.journal import (
     SealRequest,
 )
 from spillway_schemas.query import Query, load_query
+from tests.new_warehouse import new_warehouse
 
 pytestmark = pytest.mark.server
 
@@ -174,7 +175,7 @@ class HandMadeDay:
         """A warehouse whose results table holds just these rows."""
         spec = tree_spec(self.query)
         root = self.root / uuid.uuid4().hex
-        w = Warehouse(str(root), result_schema(spec), spill=spill_schema(spec), fsync=False)
+        w = new_warehouse(root, result_schema(spec), spill=spill_schema(spec))
         ids = self.cluster.topics(sorted(self.topics.values()))
         w.journal.append(
             Genesis(

@@ -95,8 +95,12 @@ class WindowedDay(Day):
                 watermark = max(watermark, min(greatest.values()) - LATENESS)
         results = Counter(
             (key, *(row[2:] for row in combination))
-            for key, inputs in joined.items()
-            for combination in itertools.product(*inputs)
+            for key, (firsts, *others) in joined.items()
+            for first in firsts
+            # Most combinations of three days are too far apart: those are not made at all.
+            for combination in itertools.product(
+                [first], *([r for r in rows if abs(r[0] - first[0]) <= WINDOW] for rows in others)
+            )
             if max(row[0] for row in combination) - min(row[0] for row in combination) <= WINDOW
             and any(row[1] for row in combination)
         )

@@ -163,7 +163,7 @@ def outer_schedule(rng):
     }
 
 
-@explored(20, 120, schedules(), suppressed=[HealthCheck.too_slow])
+@explored(10, 120, schedules(), suppressed=[HealthCheck.too_slow])
 def test_exactly_what_is_missing(case):
     holds(case)
 

@@ -50,7 +50,7 @@ class Interrupted(Warehouse):
 
 
 @explored(
-    3,
+    2,
     15,
     suppressed=[HealthCheck.too_slow],
     seed=st.integers(0, 10**6),

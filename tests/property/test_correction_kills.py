@@ -80,7 +80,7 @@ def check(day: ClosedDay, corrections: dict[str, Any], *, whole: bool) -> None:
 
 
 @explored(
-    4,
+    2,
     12,
     suppressed=[HealthCheck.too_slow],
     query=st.sampled_from(("symbol", "symbol_window")),

@@ -40,8 +40,8 @@ from tests.fresh import fixed_seeds, fresh_seed
 from tests.property.reference import Row
 from tests.property.slots import DAYS, Slots, key_of, narrow, spec_of
 
-FAST = 7
-MORE = 160
+FAST = 5
+MORE = 80
 PARTS = 2
 """Of those schedules: beside Spark's tests half of them takes minutes, and a test has ten."""
 LONG = 4_000

@@ -128,20 +128,20 @@ def run_outer(seed: int) -> TreeSlots:
         return day
 
 
-@explored(6, 30, st.integers(0, 2**32), st.integers(0, 2**32))
+@explored(3, 30, st.integers(0, 2**32), st.integers(0, 2**32))
 def test_days_lack_what_was_lost_and_no_more(number: int, seed: int) -> None:
     day = run(number, seed)
     event(f"lost {any(e.lost_to for e in day.entries if isinstance(e, Epoch))}, {day.carry=}")
     event(f"restored {bool(day.restored)}, height {day.spec.height}")
 
 
-@explored(8, 20, st.integers(0, 2**32), st.integers(0, 2**32))
+@explored(4, 20, st.integers(0, 2**32), st.integers(0, 2**32))
 def test_days_that_leave_lost_state_to_cleanup_lack_no_more(number: int, seed: int) -> None:
     day = run(number, seed, defers=True)
     event(f"cuts {bool(day.cuts)}, deferred {bool(day.deferred)}")
 
 
-@explored(15, 60, st.integers(0, 2**32))
+@explored(8, 60, st.integers(0, 2**32))
 def test_no_result_lacks_a_row_that_may_be_lost(seed: int) -> None:
     """Of an outer join: where an input has lost rows, nobody knows which keys have none."""
     day = run_outer(seed)

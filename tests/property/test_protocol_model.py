@@ -15,13 +15,13 @@ from tests.property.model.plants import PLANTS, Plant
 from tests.property.model.schedule import ONE, TREES, explain, run
 from tests.property.model.world import Tree, digest
 
-FAST = 30
+FAST = 25
 """Schedules of the fast lane; ten of them take a second of CPU time."""
-FEW = 12
+FEW = 8
 """Schedules of the fast lane in which Kafka loses rows."""
 MORE_LOSSES = 20
 """As many beside those in `make test`."""
-FRESH = 15
+FRESH = 5
 """As many others in each run outside CI."""
 MORE = 200
 """Schedules that `make test` runs beside those."""

@@ -110,7 +110,7 @@ def test_a_stream_that_comes_is_one_change() -> None:
     ]
 
 
-@explored(100, 600, st.integers(0, 2**32))
+@explored(100, 300, st.integers(0, 2**32), soak=6000)
 def test_all_changes_are_told_and_no_other(seed: int) -> None:
     """Two queries say the same exactly when their fingerprints are equal."""
     rng = random.Random(seed)

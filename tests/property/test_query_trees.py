@@ -147,7 +147,7 @@ def by_edges(
     )
 
 
-@explored(30, 400, st.integers(0, 2**32), st.integers(0, 2**32))
+@explored(30, 150, st.integers(0, 2**32), st.integers(0, 2**32), soak=1500)
 def test_edges_carry_what_is_needed_and_nothing_else(number: int, seed: int) -> None:
     query = query_of(parse_toml(text_of(number), Path("q.toml")))
     rows = rows_of(query, seed)

@@ -49,7 +49,7 @@ def frame_of(rows: list[dict[str, int]], partitions: int = 2) -> pl.DataFrame:
     )
 
 
-@explored(30, 400, st.integers(0, 2**32), st.integers(0, 2**32))
+@explored(30, 200, st.integers(0, 2**32), st.integers(0, 2**32), soak=2000)
 def test_plain_joins_give_what_all_combinations_give(number: int, seed: int) -> None:
     query = query_of(parse_toml(text_of(number), Path("q.toml")))
     rows = rows_of(query, seed)

@@ -126,7 +126,7 @@ def follower(results: Followed) -> Follower:
     return Follower(Warehouse(str(results.root), fsync=False), IDENTITY)
 
 
-@explored(10, 40, st.randoms(use_true_random=False))
+@explored(10, 25, st.randoms(use_true_random=False), soak=400)
 def test_whatever_is_killed_each_row_is_committed_once(choices: random.Random) -> None:
     with TemporaryDirectory() as folder:
         results, kafka = Followed(Path(folder)), Topic()

@@ -101,7 +101,7 @@ def check_rows_up(spec: TreeSpec, join: int, rows: Rows) -> None:
         assert came - 1000 in row.values()
 
 
-@explored(20, 300, st.integers(0, 2**32), st.integers(0, 2**32))
+@explored(20, 120, st.integers(0, 2**32), st.integers(0, 2**32), soak=3000)
 def test_a_tree_gives_every_result_once(number: int, seed: int) -> None:
     """Kills: a column of another position, a parent's hash of the wrong key, rows left unsorted,
     lineage of another join."""

@@ -124,7 +124,7 @@ def rows_of(
     return rows
 
 
-@explored(10, 100, st.integers(0, 2**32), st.integers(0, 2**32))
+@explored(5, 40, st.integers(0, 2**32), st.integers(0, 2**32))
 def test_days_of_trees_are_exact(number: int, seed: int) -> None:
     day = run(number, seed)
     event(f"height {day.spec.height}, cuts {bool(day.cuts)}, back {bool(day.voided)}")
@@ -136,7 +136,7 @@ def test_days_of_trees_are_exact(number: int, seed: int) -> None:
 def test_the_same_days_of_trees_are_exact(part: int) -> None:
     """Always the same ones, in two parts for as many processes. Days with windows are of trees, too
     (`test_window_schedules`)."""
-    for number in range(120 * part, 120 * (part + 1)):
+    for number in range(60 * part, 60 * (part + 1)):
         try:
             run(number, 7 * number + 1)
         except AssertionError as error:

@@ -75,7 +75,7 @@ def by_brute_force(day: TreeSlots) -> Counter[Prefix]:
     return found
 
 
-@explored(6, 120, st.integers(0, 2**32), st.integers(0, 2**32))
+@explored(6, 40, st.integers(0, 2**32), st.integers(0, 2**32), soak=400)
 def test_final_results_are_counted_for_every_group(number: int, seed: int) -> None:
     with tempfile.TemporaryDirectory(dir=SCRATCH) as root:
         day = a_day(number, seed, root)
@@ -83,7 +83,7 @@ def test_final_results_are_counted_for_every_group(number: int, seed: int) -> No
             assert figures(day, "final_results") == by_brute_force(day)
 
 
-@explored(6, 120, st.integers(0, 2**32), st.integers(0, 2**32))
+@explored(6, 40, st.integers(0, 2**32), st.integers(0, 2**32), soak=400)
 def test_what_is_stored_downstream_is_counted_once_for_each_join(number: int, seed: int) -> None:
     with tempfile.TemporaryDirectory(dir=SCRATCH) as root:
         day = a_day(number, seed, root)

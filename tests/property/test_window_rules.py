@@ -37,7 +37,7 @@ from spillway_schemas.windows import (
     needed,
 )
 
-FAST, WHOLE = 150, 2000
+FAST, WHOLE = 150, 800
 TOPICS = "abcd"
 
 I64 = npt.NDArray[np.int64]

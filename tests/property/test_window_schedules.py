@@ -211,7 +211,7 @@ class Clock:
         return rows
 
 
-@explored(8, 50, st.integers(0, 2**32), st.integers(0, 2**32))
+@explored(5, 25, st.integers(0, 2**32), st.integers(0, 2**32))
 def test_days_with_windows_are_exact(number: int, seed: int) -> None:
     day = run(number, seed)
     expired = sum(
@@ -224,7 +224,7 @@ def test_days_with_windows_are_exact(number: int, seed: int) -> None:
     event(f"restored {bool(day.restored)}, expired {bool(expired)}")
 
 
-@explored(5, 50, st.integers(0, 2**32), st.integers(0, 2**32))
+@explored(5, 25, st.integers(0, 2**32), st.integers(0, 2**32), soak=500)
 def test_days_that_leave_lost_state_to_cleanup_are_exact(number: int, seed: int) -> None:
     day = run(number, seed, defers=True)
     event(f"cuts {bool(day.cuts)}, deferred {bool(day.deferred)}, back {bool(day.voided)}")
@@ -300,9 +300,9 @@ def test_what_had_expired_when_its_slot_was_lost_is_joined_once() -> None:
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(2))
 def test_the_same_days_with_windows_are_exact(part: int) -> None:
-    """Always the same ones, in four parts for as many processes."""
+    """Always the same ones, in two parts for as many processes."""
     for number in range(60 * part, 60 * (part + 1)):
         try:
             run(number, 7 * number + 1)
@@ -367,6 +367,10 @@ FIRST = {
     "what had not expired at the seal is carried": 26,
     "a lost slot gets no carried rows again": 48,
     "a lost slot gets carried rows that were spilled": 25,
+    "a generation comes back though rows that it joins have expired": 12,
+    "what has expired comes back": 72,
+    "runs of two slices are merged": 16,
+    "a row written early is a generation of its own": 16,
 }
 """The day that shows a plant, where that took long from 0 on."""
 PLANTS: dict[str, tuple[str, Any]] = {

@@ -98,8 +98,9 @@ def batches(draw: st.DrawFn) -> bytes:
 
 
 @explored(
-    30,
-    100,
+    10,
+    40,
+    soak=400,
     data=batches(),
     lane=st.sampled_from([64, 300, 16 << 10]),
     group=st.sampled_from([1, 64 << 20]),

@@ -34,8 +34,7 @@ from tests.integration.spilled_day import (
     Here,
     SpilledDay,
     brute_force,
-    make_day,
-    random_rows,
+    copied_day,
     results_of,
 )
 from tests.property.outer_reference import outer_joined
@@ -77,7 +76,7 @@ def look(day: SpilledDay, cores: int | None = 2) -> CleanupAhead:
 
 @pytest.fixture
 def day(tmp_path: Path) -> SpilledDay:
-    return make_day(str(tmp_path / "w"), random_rows(3, 300, 40, 4), depth=3)
+    return copied_day(str(tmp_path / "w"), 3, 300, 40, depth=3)
 
 
 def test_what_is_told_is_what_cleanup_then_does(day: SpilledDay) -> None:
@@ -128,7 +127,7 @@ def test_pieces_of_any_size_count_the_same(
 def test_what_may_be_lost_is_neither_given_nor_counted(
     tmp_path: Path, doubtful: frozenset[int]
 ) -> None:
-    day = make_day(str(tmp_path), random_rows(3, 200, 90, 4), depth=3, spec=OUTER)
+    day = copied_day(str(tmp_path), 3, 200, 90, depth=3, outer=True)
     place = day.warehouse().folder("spill")
     files = module.work_of(day.warehouse(), DAY, "").files
     index = SpillIndex.of([(file, row_groups(place, file, 0)) for file in files])
@@ -146,7 +145,7 @@ def test_what_may_be_lost_is_neither_given_nor_counted(
 def test_plan_and_cleanup_know_which_topics_have_lost_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    day = make_day(str(tmp_path), random_rows(3, 200, 90, 4), depth=3, spec=OUTER)
+    day = copied_day(str(tmp_path), 3, 200, 90, depth=3, outer=True)
     monkeypatch.setattr("spillway.cleanup.work.doubtful_topics", lambda *_: frozenset({"stock"}))
     streams = tuple(
         StreamPlan(each.name, each.name, i, each.payload, each.payload)
@@ -163,8 +162,8 @@ def test_plan_and_cleanup_know_which_topics_have_lost_rows(
 def test_who_does_not_say_what_an_outer_join_reads_is_refused_where_rows_are_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outer = make_day(str(tmp_path / "outer"), random_rows(3, 200, 90, 4), depth=3, spec=OUTER)
-    inner = make_day(str(tmp_path / "inner"), random_rows(3, 200, 90, 4), depth=3)
+    outer = copied_day(str(tmp_path / "outer"), 3, 200, 90, depth=3, outer=True)
+    inner = copied_day(str(tmp_path / "inner"), 3, 200, 90, depth=3)
     monkeypatch.setattr("spillway.cleanup.work.doubtful_topics", lambda *_: frozenset({"stock"}))
     refused = pytest.raises(CleanupRefused, match="rows of stock are lost, and nobody has said")
     with refused:
@@ -183,7 +182,7 @@ def test_what_was_read_without_lost_rows_stays_doubtful_when_the_loss_is_taken_b
     tmp_path: Path,
 ) -> None:
     """Cleanup reads only once what slots had lost, and may go on after that."""
-    w = make_day(str(tmp_path), random_rows(3, 200, 90, 4), depth=3, spec=OUTER).warehouse()
+    w = copied_day(str(tmp_path), 3, 200, 90, depth=3, outer=True).warehouse()
     streams = tuple(
         StreamPlan(each.name, each.name, i, each.payload, each.payload)
         for i, each in enumerate(OUTER.inputs)
@@ -227,7 +226,7 @@ def test_the_topics_that_have_rows_in_no_file() -> None:
 
 
 def test_unmatched_results_are_told_apart_from_missing_ones(tmp_path: Path) -> None:
-    day = make_day(str(tmp_path), random_rows(3, 200, 90, 4), depth=3, spec=OUTER)
+    day = copied_day(str(tmp_path), 3, 200, 90, depth=3, outer=True)
     ahead = look_ahead(day.warehouse(), OUTER, DAY, fingerprint="", cores=2)
     expected = brute_force(day.rows, OUTER)
     added = {result: n for result, n in expected.items() if result[0] == "cleanup"}

@@ -472,7 +472,7 @@ PLANTS: tuple[Plant, ...] = (
             ("spillway.protocol.entry.lost_of", _of_its_own_end),
         ),
         lossy=True,
-        first=21,
+        first=121,
     ),
     Plant(
         "deferred-not-read",
@@ -497,13 +497,14 @@ PLANTS: tuple[Plant, ...] = (
         "a seal flushes what was cut, in its own epoch, too",
         "MISSING",
         patches=(("spillway.protocol.plan.with_deferred", _not_cut),),
-        first=380,
+        first=386,
     ),
     Plant(
         "deferred-though-spilled",
         "what was spilled in the last epoch was not in memory",
         "DOUBLED",
         patches=(("spillway.engine.spill.generations.DeferredGenerations.of", _spilled_too),),
+        first=88,
     ),
     Plant(
         "deferred-unchecked",
@@ -511,6 +512,7 @@ PLANTS: tuple[Plant, ...] = (
         "MISSING|DOUBLED|cannot be",
         patches=(("tests.property.model.keepers.check_restored", lambda restore, got, what: None),),
         within=600,
+        first=40,
     ),
     Plant(
         "deferred-twice",
@@ -536,6 +538,7 @@ PLANTS: tuple[Plant, ...] = (
         "that cut is removed: lost rows are read again from the cut before it",
         "MISSING|JournalBroken",
         patches=(("spillway.protocol.state._recent_cuts", _cuts_stay),),
+        first=25,
     ),
     Plant(
         "returns-without-output",
@@ -559,6 +562,7 @@ PLANTS: tuple[Plant, ...] = (
                 staticmethod(_whatever_became_of_it),
             ),
         ),
+        first=26,
     ),
     Plant(
         "returns-below-the-root",
@@ -573,6 +577,7 @@ PLANTS: tuple[Plant, ...] = (
         "MISSING|DOUBLED|JournalBroken",
         patches=(("spillway.protocol.recovery.voided", lambda session, epochs: frozenset()),),
         trees=TREES,
+        first=21,
     ),
     Plant(
         "table-before-journal",
@@ -612,7 +617,7 @@ PLANTS: tuple[Plant, ...] = (
         "a driver that does not know the outcome of a commit ends itself",
         "MISSING|DOUBLED|quarantine|spilled|lost entries",
         patches=(("tests.property.model.shell.Shell.tell", _unknown_is_success),),
-        first=23,
+        first=62,
     ),
     Plant(
         "table-handle-refreshed",
@@ -631,18 +636,21 @@ PLANTS: tuple[Plant, ...] = (
         "a driver begins by redoing every entry (power loss may take several table commits)",
         "MISSING|spilled|quarantine",
         patches=(("spillway.protocol.driver.redo", _redo_last),),
+        first=7,
     ),
     Plant(
         "redo-out-of-order",
         "redo in order",
         "MISSING|spilled|quarantine|not finished",
         patches=(("spillway.protocol.driver.redo", _redo_newest_first),),
+        first=7,
     ),
     Plant(
         "manifest-found",
         "never with a manifest that it merely found",
         "MISSING|DOUBLED",
         rules=Rules(load=_found),
+        first=27,
     ),
     Plant(
         "missing-papered-over",
@@ -655,6 +663,7 @@ PLANTS: tuple[Plant, ...] = (
         "restored rows are installed without output",
         "DOUBLED",
         patches=(("tests.property.model.shell.decode", _with_output),),
+        first=12,
     ),
     Plant(
         "restore-ignores-cuts",
@@ -679,7 +688,7 @@ PLANTS: tuple[Plant, ...] = (
         "state and cuts are keyed by session: for a moment two are open",
         "MISSING|DOUBLED",
         rules=Rules(were_held=_one_session),
-        first=13,
+        first=23,
     ),
     Plant(
         "restored-unchecked",
@@ -687,6 +696,7 @@ PLANTS: tuple[Plant, ...] = (
         "MISSING|DOUBLED|cannot be|spilled",
         patches=(("spillway.protocol.entry.check_restored", lambda restore, got: None),),
         within=600,
+        first=48,
     ),
     Plant(
         "restored-by-count-only",
@@ -694,6 +704,7 @@ PLANTS: tuple[Plant, ...] = (
         "MISSING|DOUBLED|cannot be|spilled",
         patches=(("spillway.protocol.entry.check_restored", _by_count_only),),
         within=600,
+        first=48,
     ),
     Plant(
         "data-loss-unnoticed",
@@ -701,7 +712,7 @@ PLANTS: tuple[Plant, ...] = (
         "MISSING|quarantine",
         rules=Rules(fails_on_data_loss=False),
         within=600,
-        first=20,
+        first=59,
     ),
     Plant(
         "lost-slots-trusted-again",
@@ -791,13 +802,14 @@ PLANTS: tuple[Plant, ...] = (
         "the new owner's manifest has the group, the old one's has not",
         "DOUBLED|cut of nothing|JournalBroken",
         rules=Rules(leave=lambda session, task: None),
-        first=510,
+        first=572,
     ),
     Plant(
         "extract-gives-nothing",
         "an extract that lacks its manifest returns `missing`",
         "MISSING",
         rules=Rules(lacking=lambda intake, slots: []),
+        first=175,
     ),
     Plant(
         "handed-over-unseen",
@@ -810,7 +822,7 @@ PLANTS: tuple[Plant, ...] = (
         "cleanup begins when every table is applied up to the seal",
         "MISSING",
         rules=Rules(may_clean=lambda entries, applied, sealed: True),
-        first=69,
+        first=88,
     ),
     Plant(
         "units-by-setting",
@@ -823,7 +835,7 @@ PLANTS: tuple[Plant, ...] = (
         "removed by vacuum only when their epoch is applied in every table",
         "gone",
         rules=Rules(settled=_as_journaled),
-        first=56,
+        first=148,
     ),
     Plant(
         "vacuum-unjournaled",
@@ -855,13 +867,14 @@ PLANTS: tuple[Plant, ...] = (
         "whatever removes files takes compaction's transaction",
         "spilled",
         patches=(("tests.property.model.keepers.DROPPING", "dropping"),),
+        first=105,
     ),
     Plant(
         "cleaned-unsynced",
         "a session is called cleaned only when its results are durable",
         "MISSING",
         rules=Rules(sync_before_cleaned=False),
-        first=22,
+        first=58,
     ),
     Plant(
         "own-slot-told-alone",
@@ -869,7 +882,7 @@ PLANTS: tuple[Plant, ...] = (
         "MISSING",
         rules=Rules(told_of_unfound=lambda giver, slots: [giver]),
         trees=TREES,
-        first=1100,
+        first=1122,
     ),
     Plant(
         "late-results-of-the-last-generation",
@@ -884,6 +897,7 @@ PLANTS: tuple[Plant, ...] = (
         "MISSING",
         rules=Rules(generation_of=lambda epoch, join: epoch + 1),
         trees=TREES,
+        first=21,
     ),
     Plant(
         "cleaned-before-what-is-below",
