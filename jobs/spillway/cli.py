@@ -184,9 +184,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = getattr(error, "exit_code", None)
         complain(str(error) or type(error).__name__)
         if code is None:
-            log = var_folder() / "last-error.txt"
-            log.parent.mkdir(parents=True, exist_ok=True)
-            with open(log, "w", opener=open_private) as file:
-                file.write(told(traceback.format_exc()))
-            err.print(f"(details: {log})", highlight=False, soft_wrap=True)
+            _keep_details(traceback.format_exc())
         sys.exit(FAILED if code is None else code)
+
+
+def _keep_details(trace: str) -> None:
+    """Keep what a bug is reported with, where that can be done: a disk that is full or read-only,
+    or a limit of open files, may be what the error is about."""
+    log = var_folder() / "last-error.txt"
+    kept = f"(details: {log})"
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with open(log, "w", opener=open_private) as file:
+            file.write(told(trace))
+    except OSError as error:
+        kept = f"(details are not kept: {error})"
+    err.print(kept, highlight=False, soft_wrap=True, markup=False)
