@@ -24,10 +24,12 @@ from kafka.errors import KafkaError, OffsetOutOfRangeError, TopicAuthorizationFa
 
 from spillway.kafka.client import (
     KafkaUnavailable,
+    OutOfFiles,
     TopicProblem,
     absent_remedy,
     connected,
     told,
+    unanswered,
 )
 from spillway.kafka.options import COMMITTED_ALONE, check_files, python_options
 from spillway.kafka.wire import BatchDamaged, BatchHeader, Records, committed, headers, read_records
@@ -216,7 +218,7 @@ class TopicReader:
             position = {place: at for place, at in position.items() if at < self._ends[place]}
             if time.monotonic() - since > self._silent_s:
                 place = next(iter(position))
-                raise KafkaUnavailable(
+                raise unanswered(
                     f"{place.topic!r} partition {place.partition} at {self._bootstrap} has given "
                     f"nothing for {self._silent_s:.0f} s, though it should hold offset "
                     f"{position[place]}",
@@ -324,8 +326,8 @@ class TopicReader:
             min(max(most, LEAST_FETCHED_BYTES), MOST_FETCHED_BYTES)
         )
 
-    def _unavailable(self, error: Exception) -> KafkaUnavailable:
-        return KafkaUnavailable(
+    def _unavailable(self, error: Exception) -> KafkaUnavailable | OutOfFiles:
+        return unanswered(
             f"Kafka at {self._bootstrap} does not answer ({told(error, self._options)})",
             f"{absent_remedy(self._bootstrap)}; check kafka.options, too",
         )
