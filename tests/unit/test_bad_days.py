@@ -10,6 +10,8 @@ import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,6 +21,7 @@ from spillway.kafka.reading import TopicReader
 from spillway.report.status import status
 from spillway.storage import StorageError
 from spillway.stream.failures import cause_of, first_lines
+from spillway.stream.service import Stream
 from spillway.tables import Warehouse
 from spillway_schemas.journal import Claim, Epoch, Genesis
 from spillway_schemas.settings import Settings
@@ -110,6 +113,23 @@ def test_an_attempt_without_a_file_to_open_is_the_last_and_says_what_to_do(raise
     assert cause_of(text) == "storage"
     told = first_lines(RuntimeError(text), {})
     assert told.count("raise the limit (`ulimit -n`)") == 1
+
+
+def test_checkpoints_that_cannot_be_removed_hide_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream removes them as it ends, whatever it ends with."""
+    monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path))
+    mine = tmp_path / "checkpoints" / "w" / "1"
+    mine.mkdir(parents=True)
+    genesis_of = SimpleNamespace(warehouse_id="w")
+    stream: Any = object.__new__(Stream)
+    stream.driver = SimpleNamespace(state=SimpleNamespace(term=1, genesis=genesis_of))
+    with few_files(0):
+        stream._remove_checkpoints()
+    assert mine.exists()
+    stream._remove_checkpoints()
+    assert not mine.exists()
 
 
 def test_a_clock_that_is_set_back_an_hour_changes_no_count(tmp_path: Path) -> None:
