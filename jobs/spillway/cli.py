@@ -182,10 +182,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(INTERRUPTED)
     except Exception as error:  # noqa: BLE001 - the last place that can explain it
         code = getattr(error, "exit_code", None)
-        complain(str(error) or type(error).__name__)
+        complain(_in_words(error))
         if code is None:
             _keep_details(traceback.format_exc())
         sys.exit(FAILED if code is None else code)
+
+
+def _in_words(error: Exception) -> str:
+    """An error, with what to do where it is the system's own and nothing has explained it."""
+    from spillway.storage.folders import ADVICE, StorageError  # loads what commands load late
+
+    text = str(error) or type(error).__name__
+    if isinstance(error, OSError) and not isinstance(error, StorageError):
+        _, _, remedy = ADVICE.get(error.errno or 0, "").partition(": ")
+        return f"{text}: {remedy}" if remedy else text
+    return text
 
 
 def _keep_details(trace: str) -> None:
