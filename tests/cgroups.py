@@ -35,6 +35,16 @@ class ControlGroup:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    def limit(self, limit_bytes: int) -> None:
+        """Another limit."""
+        (self.folder / "memory.limit_in_bytes").write_text(str(limit_bytes))
+
+    def squeeze(self, left_bytes: int) -> None:
+        """Leave so much beyond what is in use and cannot be taken back."""
+        (self.folder / "memory.force_empty").write_text("0")
+        used = int((self.folder / "memory.usage_in_bytes").read_text())
+        self.limit(used + left_bytes)
+
 
 @contextlib.contextmanager
 def control_group(limit_bytes: int) -> Iterator[ControlGroup]:

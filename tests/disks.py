@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import struct
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -54,10 +55,38 @@ def mounted(path: Path, size: str) -> Iterator[Disk]:
 def slow_disk(build: Path, under: Path, seconds: float) -> dict[str, str]:
     """What the environment of a process needs, so that each new file below `under` takes so long;
     the test is skipped where nothing can be compiled."""
+    library = _compiled("slow_disk", build)
+    return {"LD_PRELOAD": library, "SLOW_UNDER": str(under), "SLOW_S": str(seconds)}
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The time of day that some processes are shown."""
+
+    file: Path
+    env: dict[str, str]
+    """What their environment needs."""
+
+    def set_ahead(self, seconds: int) -> None:
+        """Let it jump, at once and in all of them."""
+        with open(self.file, "r+b") as file:
+            file.write(struct.pack("l", seconds))
+
+
+def shifted_clock(build: Path, seconds: int = 0) -> Clock:
+    """A clock so many seconds ahead; the test is skipped where nothing can be compiled."""
+    file = build / "ahead"
+    file.write_bytes(struct.pack("l", seconds))
+    library = _compiled("shifted_clock", build)
+    return Clock(file, {"LD_PRELOAD": library, "CLOCK_AHEAD": str(file)})
+
+
+def _compiled(name: str, build: Path) -> str:
+    """A library for LD_PRELOAD, from its source beside this file."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler")
-    library = build / "slow_disk.so"
-    source = Path(__file__).with_name("slow_disk.c")
+    library = build / f"{name}.so"
+    source = Path(__file__).with_name(f"{name}.c")
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    return {"LD_PRELOAD": str(library), "SLOW_UNDER": str(under), "SLOW_S": str(seconds)}
+    return str(library)

@@ -1,5 +1,5 @@
 /* A disk on which each new file below the folder SLOW_UNDER takes SLOW_S seconds: for LD_PRELOAD. Rust's, C++'s and
-   Python's files all come through here. */
+   Python's files all come through here. With SLOW_WHILE only as long as there is such a file. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -10,7 +10,8 @@
 #include <unistd.h>
 
 static void wait_if_new(const char *path, int flags) {
-    const char *under = getenv("SLOW_UNDER"), *seconds = getenv("SLOW_S");
+    const char *under = getenv("SLOW_UNDER"), *seconds = getenv("SLOW_S"), *during = getenv("SLOW_WHILE");
+    if (during && access(during, F_OK)) return;
     if ((flags & O_CREAT) && under && seconds && strstr(path, under)) usleep((useconds_t)(atof(seconds) * 1e6));
 }
 

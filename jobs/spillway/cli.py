@@ -190,11 +190,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(INTERRUPTED)
     except Exception as error:  # noqa: BLE001 - the last place that can explain it
         code = getattr(error, "exit_code", None)
-        complain(str(error) or type(error).__name__)
+        complain(_in_words(error))
         if code is None:
-            log = _error_file(given.chosen_query())
-            log.parent.mkdir(parents=True, exist_ok=True)
-            with open(log, "w", opener=open_private) as file:
-                file.write(told(traceback.format_exc()))
-            err.print(f"(details: {log})", highlight=False, soft_wrap=True)
+            _keep_details(traceback.format_exc(), _error_file(given.chosen_query()))
         sys.exit(FAILED if code is None else code)
+
+
+def _in_words(error: Exception) -> str:
+    """An error, with what to do where it is the system's own and nothing has explained it."""
+    from spillway.storage.folders import ADVICE, StorageError  # loads what commands load late
+
+    text = str(error) or type(error).__name__
+    if isinstance(error, OSError) and not isinstance(error, StorageError):
+        _, _, remedy = ADVICE.get(error.errno or 0, "").partition(": ")
+        return f"{text}: {remedy}" if remedy else text
+    return text
+
+
+def _keep_details(trace: str, log: Path) -> None:
+    """Keep what a bug is reported with, where that can be done: a disk that is full or read-only,
+    or a limit of open files, may be what the error is about."""
+    kept = f"(details: {log})"
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with open(log, "w", opener=open_private) as file:
+            file.write(told(trace))
+    except OSError as error:
+        kept = f"(details are not kept: {error})"
+    err.print(kept, highlight=False, soft_wrap=True, markup=False)

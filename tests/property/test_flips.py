@@ -20,6 +20,7 @@ from spillway.cleanup.job import run_cleanup
 from spillway.cleanup.plan import CleanupRefused
 from spillway.engine.join.results import file_schema
 from spillway.engine.spill.spillfile import SpillDamaged
+from spillway.readmodel.kept import begun, followed, keep
 from spillway.tables import Warehouse
 from spillway.tables.errors import WarehouseError
 from spillway.verify.tasks import ResultsDamaged, read_files
@@ -50,7 +51,7 @@ KINDS = (
 )
 CHECKPOINTS = tuple(f"{table}/checkpoint" for table in ("journal", "results", "sessions", "spill"))
 """Of tables' logs. Each is written for its own test alone: what comes before is not read then."""
-SNAPSHOTS = "snapshots"
+SNAPSHOTS, READ_MODELS = "snapshots", "readmodels"
 
 
 def kind_of(path: Path) -> str:
@@ -61,16 +62,18 @@ def kind_of(path: Path) -> str:
 
 
 def write_more(warehouse: Warehouse, kind: str) -> None:
-    """What a day that is so short has not got: a checkpoint, or a snapshot of the journal."""
+    """What so short a day has not got: a checkpoint, a snapshot of the journal, a read model."""
     if kind in CHECKPOINTS:
         assert warehouse.table(kind.partition("/")[0]).checkpoint(every=1)
     elif kind == SNAPSHOTS:
         state = warehouse.journal.state()
         assert state is not None
         warehouse.journal.keep(state)
+    elif kind == READ_MODELS:
+        keep(warehouse)
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *CHECKPOINTS, SNAPSHOTS])
+@pytest.mark.parametrize("kind", [*KINDS, *CHECKPOINTS, SNAPSHOTS, READ_MODELS])
 @pytest.mark.parametrize("flips", [2, pytest.param(60, marks=pytest.mark.soak)])
 def test_a_bit_that_is_wrong(kind: str, flips: int) -> None:
     """Not as often, and at the same places each time, in the fast lane."""
@@ -81,6 +84,7 @@ def test_a_bit_that_is_wrong(kind: str, flips: int) -> None:
         day = make_day(str(root), random_rows(3, 200, 30, 3), depth=2)
         expected = brute_force(day.rows)
         write_more(day.warehouse(), kind)
+        model = shown(day.warehouse())
         files = [path.relative_to(root) for path in root.rglob("*") if path.is_file()]
         mine = sorted(path for path in files if kind_of(path) == kind)
         assert {kind_of(path) for path in files if len(path.parts) > 1} == {*KINDS, kind}
@@ -100,16 +104,25 @@ def test_a_bit_that_is_wrong(kind: str, flips: int) -> None:
                     noticed += 1
                 else:
                     assert found == expected, (seed, name, at, bit)
+                if kind == READ_MODELS:
+                    assert shown(warehouse) == model, (seed, name, at, bit)
             except CLEAR as error:
                 told.append(str(error))
             shutil.rmtree(copy)
         assert all(str(copy) in each or DAY in each for each in told), "where is it?"
         if not kind.startswith("results"):  # cleanup writes them, and does not read them
             assert not noticed
-        if kind == SNAPSHOTS:  # the entries say the same
+        if kind in (SNAPSHOTS, READ_MODELS):  # the entries say the same
             assert not told
         else:
             assert flips < 60 or noticed + len(told) > 5
+
+
+def shown(warehouse: Warehouse) -> object:
+    """What people are shown of the journal: by a read model that is kept, or without."""
+    model = followed(*begun(warehouse))
+    assert model is not None
+    return model.kept()
 
 
 def read(warehouse: Warehouse) -> Counter[object] | None:

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import resource
+import socket
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
+import pytest
 
+from spillway.kafka.client import KafkaCluster, KafkaUnavailable, OutOfFiles, demand_listener
+from spillway.kafka.reading import TopicReader
 from spillway.report.status import status
 from spillway.storage import StorageError
+from spillway.stream.failures import cause_of, first_lines
+from spillway.stream.service import Stream
 from spillway.tables import Warehouse
 from spillway_schemas.journal import Claim, Epoch, Genesis
 from spillway_schemas.settings import Settings
@@ -22,32 +32,39 @@ RESULTS = pa.schema([pa.field("session_date", pa.string()), pa.field("epoch", pa
 THEN = "2026-01-05T14:00:00Z"
 
 
+@contextlib.contextmanager
+def few_files(left: int) -> Iterator[None]:
+    """So many files may be opened, and no more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = max(map(int, os.listdir("/proc/self/fd"))) + 40
+    taken: list[int] = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        for _ in range(left):
+            os.close(taken.pop())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for each in taken:
+            os.close(each)
+
+
 def test_without_a_file_to_open_a_commit_says_so_and_did_not_happen(tmp_path: Path) -> None:
     """With any number of them left it is there, or it is not."""
     root = str(tmp_path / "w")
     warehouse = Warehouse(root, RESULTS)
     warehouse.journal.append(genesis(written_at=THEN))
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     last = 0
     for left in range(8):
-        taken: list[int] = []
-        most = max(map(int, os.listdir("/proc/self/fd"))) + 40
         told = ""
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-            with contextlib.suppress(OSError):
-                while True:
-                    taken.append(os.open("/dev/null", os.O_RDONLY))
-            for _ in range(left):
-                os.close(taken.pop())
+        with few_files(left):
             try:
                 warehouse.journal.append(claim(last + 1, last + 1, written_at=THEN))
             except StorageError as error:
                 told = str(error)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            for each in taken:
-                os.close(each)
         if told:
             assert told.startswith(f"cannot write {root}/journal")
             assert told.endswith("too many open files: raise the limit (`ulimit -n`)")
@@ -57,6 +74,62 @@ def test_without_a_file_to_open_a_commit_says_so_and_did_not_happen(tmp_path: Pa
         assert warehouse.journal.last_n() == last
         assert warehouse.check() == []
     assert 0 < last < 8, "some fail, and some do not"
+
+
+@pytest.mark.parametrize("left", [0, 3, 9])
+def test_without_a_file_to_open_no_broker_is_at_fault(left: int) -> None:
+    """A client that cannot open its connection reports what it does when nobody answers. A broker
+    that is really away is named as before."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = f"127.0.0.1:{silent.getsockname()[1]}"
+        with few_files(left):
+            with pytest.raises(OutOfFiles, match=r"too many open files: raise the limit") as raised:
+                TopicReader(place, {}, silent_s=0.2)
+            with pytest.raises(OutOfFiles):
+                KafkaCluster(place, {}, timeout_s=0.2)
+        with pytest.raises(KafkaUnavailable, match="does not answer"):
+            TopicReader(place, {}, silent_s=0.2)
+    with few_files(0), pytest.raises(OutOfFiles):
+        demand_listener(place)
+    with pytest.raises(KafkaUnavailable, match="nothing listens"):
+        demand_listener(place)
+    again = pickle.loads(pickle.dumps(raised.value))
+    assert str(again) == str(raised.value)
+    assert again.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        "java.net.SocketException: Too many open files",
+        "Traceback (most recent call last):\nOSError: [Errno 24] Too many open files: '/x'",
+        "Traceback (most recent call last):\nspillway.kafka.client.OutOfFiles: no connection to "
+        "Kafka can be opened: too many open files: raise the limit (`ulimit -n`)",
+    ],
+)
+def test_an_attempt_without_a_file_to_open_is_the_last_and_says_what_to_do(raised: str) -> None:
+    """Whatever of Spark's processes had none."""
+    text = f"Job aborted due to stage failure: task 1.0 in stage 3.0\n{raised}\n\tat org.apache.x"
+    assert cause_of(text) == "storage"
+    told = first_lines(RuntimeError(text), {})
+    assert told.count("raise the limit (`ulimit -n`)") == 1
+
+
+def test_checkpoints_that_cannot_be_removed_hide_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream removes them as it ends, whatever it ends with."""
+    monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path))
+    mine = tmp_path / "checkpoints" / "w" / "1"
+    mine.mkdir(parents=True)
+    genesis_of = SimpleNamespace(warehouse_id="w")
+    stream: Any = object.__new__(Stream)
+    stream.driver = SimpleNamespace(state=SimpleNamespace(term=1, genesis=genesis_of))
+    with few_files(0):
+        stream._remove_checkpoints()
+    assert mine.exists()
+    stream._remove_checkpoints()
+    assert not mine.exists()
 
 
 def test_a_clock_that_is_set_back_an_hour_changes_no_count(tmp_path: Path) -> None:

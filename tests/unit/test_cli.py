@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import platform
 from importlib.metadata import version
@@ -190,3 +191,22 @@ def test_an_option_alone_is_no_command(
 ) -> None:
     assert code(*arguments) == 2
     assert says in capsys.readouterr().err
+
+
+def test_an_error_is_told_where_its_details_cannot_be_kept(
+    tmp_path: Path,
+    settings: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the error is about, a full disk or a limit of open files, may be why."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("spillway.topics.look", fails)
+    (tmp_path / "var").write_text("no folder")
+    assert code(*settings, "topics") == 3
+    error, details = capsys.readouterr().err.splitlines()
+    assert error.endswith("Too many open files: raise the limit (`ulimit -n`)")
+    assert details.startswith("(details are not kept: ")

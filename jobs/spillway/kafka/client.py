@@ -10,6 +10,8 @@ error that names it.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +29,9 @@ LOOK_CONNECT_S, LOOK_ANSWER_S = 0.5, 2.0
 """How long a port, and then an answer, may take where people or figures wait for a look."""
 REFUSED_S = 6.0
 """So long a client may take to hear that it is refused: brokers answer a wrong password late."""
+
+CLIENT_FILES = 16
+"""A client with fewer files left may not have had what it needed: sockets, its selector, a pipe."""
 
 _UNKNOWN, _INVALID, _FORBIDDEN, _REPLICA_AWAY = 3, 17, 29, 9
 """Kafka's error codes: unknown topic or partition, invalid topic, topic authorization failed,
@@ -54,6 +59,20 @@ class KafkaUnavailable(_Explained):
 class KafkaRefuses(KafkaUnavailable):
     """A broker is there and does not take this client: TLS, a certificate, a password. One that is
     starting may do so, too, so that whoever waits goes on waiting."""
+
+
+class OutOfFiles(_Explained):
+    """This process may open no more files, connections among them: no broker is at fault."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no connection to Kafka can be opened: too many open files",
+            "raise the limit (`ulimit -n`)",
+        )
+
+    def __reduce__(self) -> tuple[type[OutOfFiles], tuple[()]]:
+        """As it was made: a process of the proof hands it on."""
+        return OutOfFiles, ()
 
 
 class TopicProblem(_Explained):
@@ -90,13 +109,29 @@ def listens(bootstrap: str, timeout_s: float) -> bool:
     return False
 
 
+def unanswered(what: str, remedy: str) -> KafkaUnavailable | OutOfFiles:
+    """Why no broker has answered, as whoever asked it sees it: `what` and `remedy`; but a client
+    that could not open its connection says the same, and more brokers do not mend that."""
+    taken: list[int] = []
+    try:
+        for _ in range(CLIENT_FILES):
+            taken.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            return OutOfFiles()
+    finally:
+        for each in taken:
+            os.close(each)
+    return KafkaUnavailable(what, remedy)
+
+
 def demand_listener(bootstrap: str, timeout_s: float = 3.0) -> None:
     """Raise KafkaUnavailable when nobody listens; a client would try for half a minute, silently.
 
     For commands and looks that a person waits for. What runs by itself has its client's patience.
     """
     if not listens(bootstrap, timeout_s):
-        raise KafkaUnavailable(f"nothing listens at {bootstrap}", absent_remedy(bootstrap))
+        raise unanswered(f"nothing listens at {bootstrap}", absent_remedy(bootstrap))
 
 
 def absent_remedy(bootstrap: str) -> str:
@@ -121,9 +156,11 @@ def told(error: BaseException, options: Options) -> str:
     return hide(f"{name}: {text}" if text else name, options)
 
 
-def unavailable(bootstrap: str, options: Options, error: BaseException) -> KafkaUnavailable:
+def unavailable(
+    bootstrap: str, options: Options, error: BaseException
+) -> KafkaUnavailable | OutOfFiles:
     """What to raise for an error of kafka-python, or of the network."""
-    return KafkaUnavailable(
+    return unanswered(
         f"Kafka at {bootstrap} does not answer ({told(error, options)})",
         f"{absent_remedy(bootstrap)}; check kafka.options, too",
     )

@@ -23,9 +23,9 @@ from kafka.consumer.fetcher import Fetcher
 from kafka.errors import KafkaError, OffsetOutOfRangeError, TopicAuthorizationFailedError
 
 from spillway.kafka.client import (
-    KafkaUnavailable,
     TopicProblem,
     connected,
+    unanswered,
     unavailable,
 )
 from spillway.kafka.options import COMMITTED_ALONE, check_files, python_options
@@ -215,7 +215,7 @@ class TopicReader:
             position = {place: at for place, at in position.items() if at < self._ends[place]}
             if time.monotonic() - since > self._silent_s:
                 place = next(iter(position))
-                raise KafkaUnavailable(
+                raise unanswered(
                     f"{place.topic!r} partition {place.partition} at {self._bootstrap} has given "
                     f"nothing for {self._silent_s:.0f} s, though it should hold offset "
                     f"{position[place]}",

@@ -10,6 +10,7 @@ in which they stand whole.
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -23,6 +24,7 @@ from spillway.kafka.client import TIMEOUT_S, KafkaUnavailable, TopicMissing, clu
 from spillway.kafka.reading import OffsetsGone, TopicDeleted
 from spillway.protocol.state import changed_topics
 from spillway.registry import RegistryUnavailable, SchemaTrouble
+from spillway.storage.folders import ADVICE
 from spillway.stream.run import StreamFailed
 from spillway_schemas.journal import Topic
 from spillway_schemas.secret import Options, hide
@@ -39,6 +41,9 @@ FULL = (
     "Read-only file system",
 )
 """How a folder that cannot be written shows in Spark's texts: from our workers, from its JVM."""
+NO_FILES = re.compile("too many open files", re.IGNORECASE)
+"""How a process that may open no more files shows there, whatever it was that it opened."""
+_RAISE = ADVICE[errno.EMFILE].partition(": ")[2]
 LOST_DATA = frozenset(
     {
         "KAFKA_DATA_LOSS",
@@ -60,7 +65,7 @@ def cause_of(text: str) -> Literal["lost", "raised", "storage", "gone", "deleted
     """What an error of Spark's is about: see `spillway.protocol.failing`."""
     if (trouble := SchemaTrouble.told_by(RuntimeError(text))) is not None:
         return "lost" if isinstance(trouble, RegistryUnavailable) else "schemas"
-    if any(mark in text for mark in FULL):
+    if any(mark in text for mark in FULL) or NO_FILES.search(text):
         return "storage"
     if _DELETED in text:
         return "deleted"
@@ -86,7 +91,10 @@ def first_lines(error: BaseException, secrets: Options, most: int = 600) -> str:
         return told[1][:most]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if _TELLING.search(line)]
-    return " | ".join(dict.fromkeys([*lines[:1], *telling[-2:]]))[:most]
+    found = " | ".join(dict.fromkeys([*lines[:1], *telling[-2:]]))[:most]
+    if NO_FILES.search(text) and _RAISE not in found:
+        return f"{found} (too many open files: {_RAISE})"
+    return found
 
 
 # --- the query -----------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from __future__ import annotations
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -325,10 +326,15 @@ class Stream:
         return var_folder() / "checkpoints" / self.driver.state.genesis.warehouse_id
 
     def _remove_checkpoints(self) -> None:
-        """Remove this term's checkpoints and those of drivers that came before."""
-        for folder in self._checkpoints().glob("*"):
-            if int(folder.name) <= self.driver.state.term:
-                shutil.rmtree(folder, ignore_errors=True)
+        """Remove this term's checkpoints and those of drivers that came before.
+
+        Where that cannot be done the next one does it: the stream may be ending with an error that
+        is the reason of this one, too, and says what to do.
+        """
+        with suppress(OSError):
+            for folder in self._checkpoints().glob("*"):
+                if int(folder.name) <= self.driver.state.term:
+                    shutil.rmtree(folder, ignore_errors=True)
 
     def _loop(self, spark: Any) -> None:
         self.supervised = query = SupervisedQuery(
