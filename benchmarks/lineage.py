@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pa.set_cpu_count(1)
     day = generate_tree(TreeWorkload(given.scenario, given.factor, given.groups), EPOCH_S)
     with scratch() as root:
-        cluster = TreeCluster(day, root, 1, Spilling(AMPLE, victims="global-output-penalty"))
+        cluster = TreeCluster(day, root, (1.0,), Spilling(AMPLE, victims="global-output-penalty"))
         for _ in range(given.epoch):
             held = cluster.run()
         found = costs(measured(cluster, given.turns))

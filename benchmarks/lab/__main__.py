@@ -127,6 +127,7 @@ def _renew(known: Sequence[page.AnyExperiment], done: page.AnyDone) -> None:
     kept.write_text(page.dump(every))
     _renew_section(f"figure {done.experiment.figures[0]}", page.figure_section(done))
     _renew_section("run", _about(sum(each.cpu_s for each in every)))
+    _renew_section("ceiling", page.ceiling_table(every))
     paper = done.experiment.paper
     of_paper = [each for each in every if each.experiment.paper == paper]
     _renew_section(f"claims of {paper}", page.judged(of_paper))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from benchmarks.lab import experiments as single
 from benchmarks.lab.changing_days import changing
 from benchmarks.lab.experiments import Experiment
 from benchmarks.lab.flux_experiments import FluxExperiment, flux_experiments
+from benchmarks.lab.memory_experiments import memory_experiments
+from benchmarks.lab.relocation_experiments import relocation_experiments
 from benchmarks.lab.tree_experiments import tree_experiments
 from benchmarks.lab.window_experiments import WindowExperiment, window_experiments
 
@@ -17,4 +18,9 @@ def experiments() -> tuple[Experiment | WindowExperiment | FluxExperiment, ...]:
 
 def spilling_experiments() -> tuple[Experiment, ...]:
     """Those whose lines have too little memory, or might."""
-    return (*single.experiments(), *changing(), *tree_experiments())
+    return (
+        *memory_experiments(),
+        *relocation_experiments(),
+        *changing(),
+        *tree_experiments(),
+    )

@@ -12,17 +12,26 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.lab.cluster import Spilling
-from benchmarks.lab.experiments import VICTIMS, Experiment, Picture, even, memory_of, thirds
+from benchmarks.lab.experiments import (
+    CHANGING,
+    STILL,
+    SYSTEM,
+    VICTIMS,
+    Experiment,
+    Picture,
+    as_the_system,
+    even,
+    memory_of,
+    thirds,
+)
 from benchmarks.lab.lines import Line
 from benchmarks.lab.workload import F64, GROUPS, Phase, Workload
-from spillway.policy.reactivation import DEFAULT as EXPECTED_GAIN
-from spillway.policy.victims import DEFAULT
 from spillway_schemas.setting_fields import SpillSettings
 
 SHARES = (0.3, 0.1, 0.05, 0.02)
 """Of its memory, what a slot spills at a time."""
-KNOWN = "as the system, after such a day"
-OTHER = "as the system, after another day"
+KNOWN = f"{SYSTEM}, after such a day"
+OTHER = f"{SYSTEM}, after another day"
 NOISE, MUCH = 0.2, 1.5
 """Of the groups' shares, each phase for itself: the standard deviation of their logarithms. The
 second one leaves little of them."""
@@ -95,13 +104,13 @@ def _changing(name: str, setting: str, join_ratio: F64, phases: tuple[Phase, ...
         Line(f"{victims}, {share:.0%}", Spilling(limit, share, victims, INACTIVE_S))
         for victims, share in itertools.product(VICTIMS[:2], SHARES)
     )
-    own = Spilling(limit, SpillSettings().fraction, DEFAULT, INACTIVE_S, EXPECTED_GAIN)
+    own = as_the_system(Spilling(limit, inactive_s=INACTIVE_S))
     turns = replace(own, reactivation="rotation")
     lines = (
-        Line("as the system", own),
+        Line(SYSTEM, own),
         Line(KNOWN, own, before=NOISE),
         Line(OTHER, own, before=MUCH),
-        Line("as the system, but by rotation", turns),
+        Line(f"{SYSTEM}, but by rotation", turns),
         *lines,
     )
     names = tuple(line.name for line in lines)
@@ -120,4 +129,5 @@ def _changing(name: str, setting: str, join_ratio: F64, phases: tuple[Phase, ...
         (Picture(figure, f"Results of a changing day: {name}", names),),
         lambda _: (),
         limits=True,
+        goals={SYSTEM: CHANGING, KNOWN: STILL},
     )

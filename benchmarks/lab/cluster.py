@@ -190,6 +190,10 @@ class Cluster:
         self.cuts += [(self.groups.index(c.range), c.epoch) for r in reports for c in r.cuts]
         return [r.totals for r in reports if r.totals is not None]
 
+    def groups_cut(self) -> set[int]:
+        """The numbers of those that were spilled and did not come back."""
+        return {group for group, _ in self.cuts}
+
     def clean(self) -> Cleaned:
         """The cleanup of the sealed session as its job does it, each slot's groups by themselves.
 

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from benchmarks.lab.workload import F64, I64
 from spillway.engine.groups import GroupMap
 from spillway.policy import registry
+from spillway.policy.guards import guarded
 from spillway.policy.view import Advice, ForceSpill, MoveGroup, View
 from spillway_schemas.journal import Prefix, SlotTotals
 from spillway_schemas.setting_fields import RebalanceSettings, SpillSettings
@@ -55,6 +56,15 @@ POLICIES: dict[str, Policy] = {
     name: partial(_advise, name=name) for name in ("lazy-disk", "active-disk", POOLED)
 }
 """Those that every experiment with relocation runs. TR-05-04 relocates any difference."""
+
+
+def _guarded(view: View) -> Advice:
+    """`pooled` as the controller passes it on."""
+    span_s = RebalanceSettings().min_span_s - TICK_S
+    return guarded(view, _advise(view, POOLED), span_s, RebalanceSettings().min_gain)
+
+
+GUARDED: Policy = _guarded
 
 SLIDE_21: dict[str, Policy] = {
     name: partial(_advise, name=name, least=RELOCATED) for name in ("lazy-disk", "active-disk")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from benchmarks.lab import exact
 from benchmarks.lab.cluster import Cluster, Spilling
@@ -17,7 +18,7 @@ from benchmarks.lab.control import Controller, Order, Policy
 from benchmarks.lab.workload import Day
 from spillway.engine.groups import GroupMap
 from spillway.policy.forecast import Profile
-from spillway_schemas.journal import SlotTotals
+from spillway_schemas.journal import Prefix, SlotTotals
 
 BIN_S = 300.0
 """How far apart the counts are that are kept of a day."""
@@ -38,6 +39,36 @@ class Line:
     look_s: float = 30.0
     before: float | None = None
     """There was a day before that was alike, but for so much noise; None: there was none."""
+
+    def controller(self, day_s: float) -> Controller | None:
+        """Who asks the policy, on a day of so many seconds."""
+        if self.policy is None:
+            return None
+        return Controller(self.policy, self.spilling.memory_bytes, day_s)
+
+
+class Slots(Protocol):
+    """The slots of a cluster, as a day goes over them."""
+
+    @property
+    def groups(self) -> GroupMap:
+        """All groups, and whose they are."""
+
+    @property
+    def figures(self) -> pa.Table | None:
+        """The newest statistics of all groups."""
+
+    def groups_cut(self) -> set[int]:
+        """The numbers of those that were ever spilled and did not come back."""
+
+    def run(
+        self,
+        *,
+        moves: Mapping[Prefix, int] | None = None,
+        forced: Mapping[int, int] | None = None,
+        statistics: bool = False,
+    ) -> list[SlotTotals]:
+        """One epoch: its arrivals, moves and forced spills."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +112,9 @@ def run(
     groups = assigned(day.groups, line.shares)
     with scratch() as root:
         cluster = Cluster(day, root, groups, line.spilling, before=before)
-        controller = None
-        if line.policy:
-            controller = Controller(
-                line.policy, line.spilling.memory_bytes, day.epochs * day.epoch_s
-            )
+        controller = line.controller(day.epochs * day.epoch_s)
         began = time.process_time()
-        epochs = _epochs(line, cluster, controller, progress)
+        epochs = all_epochs(line, cluster, day.epochs, day.epoch_s, controller, progress)
         run_cpu_s = time.process_time() - began
         at_seal, returned = list(cluster.cuts), len(cluster.voided)
         cluster.run(seal=True)
@@ -159,13 +186,18 @@ def assigned(groups: int, shares: Sequence[float]) -> GroupMap:
     return GroupMap(zip(plain.prefixes, slot.tolist(), strict=True))
 
 
-def _epochs(
-    line: Line, cluster: Cluster, controller: Controller | None, progress: Callable[[float], None]
+def all_epochs(
+    line: Line,
+    cluster: Slots,
+    epochs: int,
+    epoch_s: float,
+    controller: Controller | None,
+    progress: Callable[[float], None],
 ) -> list[list[SlotTotals]]:
     """Every slot's totals of every epoch of the day."""
-    day, order, found = cluster.day, Order(), []
-    every = max(1, round(line.look_s / day.epoch_s))
-    for epoch in range(day.epochs):
+    order, found = Order(), []
+    every = max(1, round(line.look_s / epoch_s))
+    for epoch in range(epochs):
         looks = controller is not None and (epoch + 1) % every == 0
         totals = cluster.run(moves=order.moves, forced=order.forced, statistics=looks)
         found.append(totals)
@@ -173,8 +205,7 @@ def _epochs(
         if controller:
             controller.note(totals)
         if controller and looks and cluster.figures is not None:
-            now_s = (epoch + 1) * day.epoch_s
-            cut = {group for group, _ in cluster.cuts}
-            order = controller.decide(now_s, cluster.groups, cluster.figures, cut)
-        progress((epoch + 1) / day.epochs)
+            now_s = (epoch + 1) * epoch_s
+            order = controller.decide(now_s, cluster.groups, cluster.figures, cluster.groups_cut())
+        progress((epoch + 1) / epochs)
     return found

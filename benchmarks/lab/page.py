@@ -108,6 +108,24 @@ def outcomes_table(done: AnyDone) -> str:
     return table(("line", *(head for head, _ in columns)), rows)
 
 
+def ceiling_table(done: Iterable[AnyDone]) -> str:
+    """What the defaults reach of the ceiling on every day on which they have to spill."""
+    found = []
+    for each in done:
+        if not isinstance(each, Done):
+            continue
+        for name, goal in each.experiment.goals.items():
+            limit = each.limits.get(name)
+            if limit is None:  # kept from a run that did not ask for it
+                continue
+            share = each.outcomes[name].run_time / limit.ceiling
+            foresight = f"{limit.foresight / limit.ceiling:.1%}" if limit.foresight else "–"
+            met = "yes" if share >= goal else "**no**"
+            figure = each.experiment.figures[0]
+            found.append([figure, name, f"{share:.1%}", foresight, f"{goal:.0%}", met])
+    return table(("figure", "line", "of the ceiling", "foresight", "goal", "met"), found, 2)
+
+
 def _limit_rows(done: Done) -> list[list[str]]:
     """What could be had with each memory: who, results, what is left, the share of the ceiling."""
     limits = {limit.memory_bytes: limit for limit in done.limits.values()}

@@ -1,13 +1,13 @@
 """Slots of a tree of joins on tmpfs: real probes and steps, one after another.
 
 As `benchmarks.lab.cluster`, for a tree: all joins of a slot share its memory, and what slots count
-for groups of others comes back with the next epoch's tasks. Nothing moves.
+for groups of others comes back with the next epoch's tasks.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,10 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.lab.cluster import SESSION, Spilling
-from benchmarks.lab.job import carried_out, cleaned
+from benchmarks.lab.job import carried_out, cleaned, extracted
+from benchmarks.lab.lines import assigned
 from benchmarks.lab.tree_exact import Cut
 from benchmarks.lab.tree_workload import TreeDay
 from benchmarks.lab.workload import I64
+from spillway.engine.groups import GroupMap, relocations
 from spillway.engine.spill.spillfile import SpillFile
 from spillway.engine.task import StepTask
 from spillway.engine.wire.blocks import Block, Coordinates, route
@@ -26,7 +28,7 @@ from spillway.protocol.seal import cleanup_ranges, flushed
 from spillway.storage import Folder, folder
 from spillway.stream.tasks import all_traced
 from spillway_schemas import journal
-from spillway_schemas.journal import FileRecord, SlotReport, SlotTotals, TracedGroup
+from spillway_schemas.journal import FileRecord, Prefix, SlotReport, SlotTotals, TracedGroup
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ class TreeCluster:
 
     day: TreeDay
     root: str
-    slots: int
+    shares: Sequence[float]
+    """What part of every join's groups each slot has at the beginning."""
     spilling: Spilling
     epoch: int = -1
     cuts: list[journal.Cut] = field(default_factory=list)
@@ -53,19 +56,38 @@ class TreeCluster:
     manifests: dict[int, str | None] = field(default_factory=dict)
     traced: dict[str, list[TracedGroup]] = field(default_factory=dict)
     attempts: Iterator[int] = field(default_factory=itertools.count)
+    figures: pa.Table | None = None
+    """The newest statistics of all groups."""
 
     def __post_init__(self) -> None:
         self.spec = self.day.query.spec
-        self.groups = self.day.assigned(self.slots)
+        self.slots = range(len(self.shares))
+        self.groups = self.day.of_all_joins(assigned(self.day.groups, self.shares))
         self.warehouse = folder(self.root).child("warehouse")
 
-    def run(self, *, seal: bool = False) -> list[SlotTotals]:
-        """One epoch: its arrivals; none when it seals the session."""
+    def run(
+        self,
+        *,
+        moves: Mapping[Prefix, int] | None = None,
+        forced: Mapping[int, int] | None = None,
+        statistics: bool = False,
+        seal: bool = False,
+    ) -> list[SlotTotals]:
+        """One epoch: its arrivals (none when it seals the session), moves and forced spills."""
+        before = self.groups
+        if moves:
+            self.groups = GroupMap((p, moves.get(p, s)) for p, s in before.assignment())
         cut = {each.range for each in self.cuts}
         flush = {SESSION: flushed(self.spec.parents, cut)} if seal else {}
-        reports = self._attempt([] if seal else self._blocks(), flush=flush)
+        reports = self._attempt(
+            [] if seal else self._blocks(),
+            relocations(before, self.groups),
+            forced or {},
+            flush=flush,
+            statistics=statistics,
+        )
         self.epoch += 1
-        self._keep(reports)
+        self._keep(reports, statistics=statistics)
         return [report.totals for report in reports if report.totals is not None]
 
     def attempt(self, *, traces: bool, trace_most: int = 0) -> None:
@@ -73,12 +95,27 @@ class TreeCluster:
 
         Results are traced or not, whatever the victims' order asks for.
         """
-        for report in self._attempt(self._blocks(), traces=traces, trace_most=trace_most):
+        for report in self._attempt(self._blocks(), {}, {}, traces=traces, trace_most=trace_most):
             for file in report.files:
                 self.warehouse.child(file.table).delete(file.path)
 
-    def _attempt(self, came: list[Block], **given: object) -> list[SlotReport]:
-        tasks = {slot: self._task(slot, **given) for slot in range(self.slots)}
+    def _attempt(
+        self,
+        came: list[Block],
+        going: Mapping[tuple[int, int], Sequence[Prefix]],
+        forced: Mapping[int, int],
+        **given: object,
+    ) -> list[SlotReport]:
+        tasks = {
+            slot: replace(
+                self._task(slot, **given),
+                leaving=tuple(p for (a, _), ps in going.items() if a == slot for p in ps),
+                arriving=tuple(a for a, b in going if b == slot),
+                forced_bytes=forced.get(slot, 0),
+            )
+            for slot in self.slots
+        }
+        came += extracted(self.spec, tasks, self._state)
         return carried_out(self.spec, tasks, came, self._state, self.warehouse.child)
 
     def clean(self) -> TreeCleaned:
@@ -101,7 +138,11 @@ class TreeCluster:
                     results += self._counted(file)
         return TreeCleaned(results, cpu_s)
 
-    def groups_cut(self) -> list[Cut]:
+    def groups_cut(self) -> set[int]:
+        """The numbers of those that were ever spilled."""
+        return {self.groups.index(each.range) for each in self.cuts}
+
+    def all_cuts(self) -> list[Cut]:
         """What was spilled so far: join, its group, epoch."""
         return [
             (c.operator, self.groups.index(c.range) - c.operator * self.day.groups, c.epoch)
@@ -146,17 +187,24 @@ class TreeCluster:
     def _state(self, slot: int) -> Folder:
         return folder(self.root).child(f"slot-{slot}")
 
-    def _keep(self, reports: list[SlotReport]) -> None:
+    def _keep(self, reports: list[SlotReport], *, statistics: bool) -> None:
+        tables = []
         for report in reports:
             if report.status != "done":
                 raise RuntimeError(f"slot {report.slot} at epoch {self.epoch}: {report.unfound}")
             self.manifests[report.slot] = report.manifest
             self.cuts += report.cuts
             for file in report.files:
+                place = self.warehouse.child(file.table)
                 if file.table == "spill":
                     self.spilled.append(file)
-                else:
-                    self.warehouse.child(file.table).delete(file.path)
+                    continue
+                if file.table == "statistics" and statistics:
+                    with place.open(file.path) as source:
+                        tables.append(pq.ParquetFile(source).read(use_threads=False))
+                place.delete(file.path)
+        if statistics:
+            self.figures = pa.concat_tables(tables) if tables else None
         self.traced = all_traced(reports)
 
     def _counted(self, file: FileRecord) -> I64:

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from benchmarks.lab.tree_workload import TreeDay
 from benchmarks.lab.workload import I64
+from spillway.engine.groups import GroupMap
 
 Cut = tuple[int, int, int]
 """(join, its group, epoch)."""
@@ -85,7 +86,8 @@ class Counted:
 
 def levels(day: TreeDay) -> tuple[Level, ...]:
     """The joins of a day of `CHAIN`."""
-    spec, assigned = day.query.spec, day.assigned(1)
+    spec = day.query.spec
+    assigned = day.of_all_joins(GroupMap.initial(day.groups, 1))
     columns: list[list[tuple[str, str]]] = [[] for _ in CHAIN]
     for join, ((carrier, key, above), others) in enumerate(CHAIN):
         columns[join] += [(carrier, key), *others.items()]

@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.lab import tree_exact
 from benchmarks.lab.exact import NotExact
-from benchmarks.lab.lines import Line, Outcome, scratch, summed_up
+from benchmarks.lab.lines import Line, Outcome, all_epochs, scratch, summed_up
 from benchmarks.lab.tree_ceiling import ceiling, sides
 from benchmarks.lab.tree_cluster import TreeCluster
 from benchmarks.lab.tree_exact import Counted, Level
@@ -23,14 +23,12 @@ def run_tree(
     """Run the line on as many slots as it has shares. Raises `NotExact` when results or rows in
     memory, epoch by epoch, or missing results, group by group, are not what counts say."""
     with scratch() as root:
-        cluster = TreeCluster(day, root, len(line.shares), line.spilling)
+        cluster = TreeCluster(day, root, line.shares, line.spilling)
+        controller = line.controller(day.epochs * day.epoch_s)
         began = time.process_time()
-        epochs = []
-        for epoch in range(day.epochs):
-            epochs.append(cluster.run())
-            progress((epoch + 1) / day.epochs)
+        epochs = all_epochs(line, cluster, day.epochs, day.epoch_s, controller, progress)
         run_cpu_s = time.process_time() - began
-        at_seal = cluster.groups_cut()
+        at_seal = cluster.all_cuts()
         cluster.run(seal=True)
         cleaned = cluster.clean()
     chain, whole = day_counts(day)
@@ -54,9 +52,9 @@ def run_tree(
         epochs,
         missing=int(cleaned.results.sum()),
         cuts=len(at_seal),
-        adaptations=0,
-        moved_groups=0,
-        forced_bytes=0,
+        adaptations=controller.adaptations if controller else 0,
+        moved_groups=controller.moved_groups if controller else 0,
+        forced_bytes=controller.forced_bytes if controller else 0,
         run_cpu_s=round(run_cpu_s, 2),
         cleanup_cpu_s=[round(s, 3) for s in cleaned.cpu_s],
         joins_cut=np.bincount([join for join, _, _ in at_seal], minlength=len(chain)).tolist(),

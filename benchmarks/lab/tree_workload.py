@@ -92,9 +92,8 @@ class TreeDay:
         """The joins, and which columns of a stream they read."""
         return compile_query(load_query(QUERY))
 
-    def assigned(self, slots: int) -> GroupMap:
-        """The groups of all joins, join after join, in equal shares over some slots."""
-        each = GroupMap.initial(self.groups, slots)
+    def of_all_joins(self, each: GroupMap) -> GroupMap:
+        """The groups of all joins, join after join, each join's with the slots of `each`."""
         return GroupMap(shared_out(each, len(self.query.spec.joins)))
 
 

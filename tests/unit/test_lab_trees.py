@@ -20,6 +20,8 @@ from benchmarks.lab.tree_experiments import VICTIMS, tree_experiments
 from benchmarks.lab.tree_lines import row_bytes, run_tree, tree_ceiling
 from benchmarks.lab.tree_workload import TreeDay, TreeWorkload, generate_tree
 from benchmarks.lineage import costs
+from spillway.engine.groups import GroupMap
+from spillway.policy.view import Advice, MoveGroup, View
 from tests.unit.test_lab import outcome
 
 SMALL = TreeWorkload("papers-five-way-3-1-1", 1 / 100, groups=8)
@@ -64,12 +66,30 @@ def test_keys_against_each_other_are_the_same_keys():
     assert plain.streams["a"].table.equals(paired.streams["a"].table)
 
 
+def test_groups_of_all_joins_may_move_and_every_result_comes_once(day: TreeDay):
+    """`run_tree` compares with the counts, which know nothing of slots."""
+    spilling = Spilling(40_000, 0.2, "local-output")
+
+    def mirrored(view: View) -> Advice:
+        moves = tuple(
+            MoveGroup(group, slot, 1 - slot, 1, "to and fro")
+            for group, slot in zip(view.groups[::3], view.slot[::3].tolist(), strict=True)
+        )
+        return Advice(moves)
+
+    found = run_tree(Line("moves", spilling, (3.0, 1.0), mirrored, 600), day)
+    assert found.adaptations > 2
+    assert found.spills
+    assert min(found.joins_cut) > 0
+
+
 # --- counts ----------------------------------------------------------------------------------
 
 
 def brute_force(day: TreeDay, cuts: set[tuple[int, int, int]]) -> list[list[tuple[int, int]]]:
     """Of each join what it gives at run time: (epoch, group of the join's key), row by row."""
-    spec, assigned = day.query.spec, day.assigned(1)
+    spec = day.query.spec
+    assigned = day.of_all_joins(GroupMap.initial(day.groups, 1))
 
     def group(join: int, value: int) -> int:
         import pyarrow as pa
@@ -269,6 +289,7 @@ def test_experiments_of_trees_are_told_apart():
     assert [f for each in found for f in each.figures] == [
         *(f"tree-{n}" for n in (16, 17, 18, 19, 20)),
         "tree-against",
+        "tree-relocation",
     ]
     one = found[0]
     other = replace(one, workload=replace(one.workload, factor=0.5))  # type: ignore[type-var]
