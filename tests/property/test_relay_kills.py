@@ -162,6 +162,19 @@ def test_whatever_is_killed_each_row_is_committed_once(choices: random.Random) -
         assert kafka.kept is None or kafka.kept.rows == len(kafka.rows)
 
 
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("dies_at", range(1, 6))
+def test_what_a_killed_first_relay_has_left_is_not_another_programs(
+    tmp_path: Path, dies_at: int, after: bool
+) -> None:
+    results, kafka = Followed(tmp_path), Topic()
+    results.run_epoch([3, 2])
+    with pytest.raises(Killed):
+        relay_once(follower(results), Connection(kafka, dies_at, after, Killed()))
+    relay_once(follower(results), Connection(kafka, float("inf"), False, Killed()))
+    assert Counter(kafka.rows) == Counter(results.given)
+
+
 def test_a_process_that_slept_looks_again(tmp_path: Path) -> None:
     """The log entries after those that it saw are gone; then only `sessions` has something new."""
     results, kafka = Followed(tmp_path), Topic()

@@ -66,9 +66,10 @@ def test_keys_against_each_other_are_the_same_keys():
     assert plain.streams["a"].table.equals(paired.streams["a"].table)
 
 
-def test_groups_of_all_joins_may_move_and_every_result_comes_once(day: TreeDay):
+@pytest.mark.server
+def test_groups_of_all_joins_may_move_and_every_result_comes_once(tiny: TreeDay):
     """`run_tree` compares with the counts, which know nothing of slots."""
-    spilling = Spilling(40_000, 0.2, "local-output")
+    spilling = Spilling(10_000, 0.2, "local-output")
 
     def mirrored(view: View) -> Advice:
         moves = tuple(
@@ -77,7 +78,7 @@ def test_groups_of_all_joins_may_move_and_every_result_comes_once(day: TreeDay):
         )
         return Advice(moves)
 
-    found = run_tree(Line("moves", spilling, (3.0, 1.0), mirrored, 600), day)
+    found = run_tree(Line("moves", spilling, (3.0, 1.0), mirrored, 600), tiny)
     assert found.adaptations > 2
     assert found.spills
     assert min(found.joins_cut) > 0
