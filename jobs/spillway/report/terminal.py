@@ -138,7 +138,8 @@ def _head(status: Status, width: int) -> RenderableType:
         for loss in loss_texts(status.loss):
             line.add_row("gone", Text(loss, style="yellow"))
     if open_ is not None and open_.overflows:
-        line.add_row("spills", Text(overflow_text(open_), style="yellow"))
+        often = 2 * open_.overflows > open_.spills
+        line.add_row("spills", Text(overflow_text(open_), style="yellow" if often else ""))
     if open_ is not None and any(open_.outside.values()):
         line.add_row("times", Text(outside_text(open_), style="yellow"))
     for each in status.sessions:
@@ -236,8 +237,8 @@ def overflow_text(session: SessionStatus) -> str:
     """Which spills did not keep their rule, why, and what helps."""
     return (
         f"{session.overflows} of {times_text(session.spills, 'spill')} took groups below the "
-        "threshold: the folder needs room for new rows beside files of spilled ones. "
-        "Raise state.budget_bytes, or lower spill.threshold"
+        "threshold: the folder needs room to rewrite files of spilled ones. Where it is most of "
+        "them, raise state.budget_bytes, or lower spill.threshold"
     )
 
 

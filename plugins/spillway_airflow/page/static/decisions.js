@@ -124,8 +124,8 @@ export class Decisions {
           h(
             "span",
             {},
-            `${kinds(each.kinds).join(", ")}${each.session ? ` of ${each.session}` : ""}, asked for by ${visible(each.by || "somebody")}` +
-              `${each.issued_at ? ` ${age((nowMs() - new Date(each.issued_at)) / 1000)} ago` : ""}: ${visible(each.reason || "no reason given")}`,
+            `${kinds(each.kinds).join(", ")}${each.session ? ` of ${each.session}` : ""}, asked for${each.by ? ` by ${visible(each.by)}` : ""}` +
+              `${each.issued_at ? ` ${age((nowMs() - new Date(each.issued_at)) / 1000)} ago` : ""}${each.reason ? `: ${visible(each.reason)}` : ""}`,
           ),
         ),
       ),
