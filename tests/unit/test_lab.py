@@ -400,6 +400,30 @@ def test_the_table_of_claims():
     ]
 
 
+def test_every_day_of_one_join_that_has_a_ceiling_has_a_goal_for_the_defaults():
+    for each in spilling_experiments():
+        names = {line.name for line in each.lines}
+        assert each.goals.keys() <= names
+        assert bool(each.goals) == (each.limits and isinstance(each.workload, Workload))
+
+
+def test_goals_are_judged_by_the_ceiling(moved: Outcome):
+    one = replace(
+        spilling_experiments()[1],
+        goals={"a": 0.9, "b": 0.9, "c": 0.9},
+    )
+    results = {"a": 90, "b": 89, "c": 89}
+    done = page.Done(
+        one,
+        {name: replace(moved, name=name, run_time=n) for name, n in results.items()},
+        {"a": page.Limit(1, 100, foresight=99), "b": page.Limit(1, 100)},
+    )
+    assert page.ceiling_table([done]).splitlines()[2:] == [
+        "| 7 | a | 90.0% | 99.0% | 90% | yes |",
+        "| 7 | b | 89.0% | – | 90% | **no** |",
+    ]
+
+
 @pytest.mark.server
 def test_what_is_kept_can_be_read_again(moved: Outcome):
     known = spilling_experiments()
