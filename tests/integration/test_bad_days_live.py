@@ -22,7 +22,7 @@ import pytest
 
 from tests.cgroups import ControlGroup, control_group
 from tests.disks import Disk, mounted, shifted_clock, slow_disk
-from tests.integration.day import STREAMS, Day, messages, running, wait_for
+from tests.integration.day import Day, MakeDay, fresh_days, messages, running, wait_for
 from tests.integration.test_days import epochs_of, refused, rows_of, stopped
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
@@ -35,8 +35,6 @@ ROWS = 200
 KEYS = 1_200
 HOUR_S = 3_600
 
-MakeDay = Callable[..., Day]
-
 
 @pytest.fixture
 def make_day(
@@ -45,19 +43,10 @@ def make_day(
     topics: Callable[..., dict[str, str]],
     spark_env: dict[str, str],
 ) -> Iterator[MakeDay]:
-    """Days on fresh topics; their state folders are removed afterwards."""
-    made: list[Day] = []
-
-    def make(**settings: object) -> Day:
-        names = topics(*STREAMS, partitions=2)
-        given = {"budget_bytes": 96 << 10, "max_rows": 2_000, **settings}
-        day = Day(tmp_path / f"day{len(made)}", broker, names, spark_env, **given)  # type: ignore[arg-type]
-        made.append(day)
-        return day
-
-    yield make
-    for day in made:
-        day.clean()
+    """Days on fresh topics, with little memory."""
+    usual = {"budget_bytes": 96 << 10, "max_rows": 2_000}
+    with fresh_days(tmp_path, broker, topics, spark_env, **usual) as make:
+        yield make
 
 
 def feed(day: Day, rows: int = ROWS) -> int:

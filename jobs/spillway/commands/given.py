@@ -66,7 +66,7 @@ def with_origins(**flags: object) -> tuple[Settings, Any]:
 def chosen_query() -> str | None:
     """The named query that the command is of; None: of several, or of one without a name."""
     try:
-        return load_settings(_before.config, {**_before.flags})[0].name or None
+        return settings().name or None
     except SettingsError:
         return None
 

@@ -23,6 +23,12 @@ ADVICE = {
     errno.EIO: "the disk reports an error: check it (`dmesg`) before going on",
 }
 
+
+def remedy(number: int | None) -> str:
+    """What to do about an error of the operating system; empty where that is not known."""
+    return ADVICE.get(number or 0, "").partition(": ")[2]
+
+
 _TOLD = re.compile(r"\(os error (\d+)\)|\bOs \{ code: (\d+)")
 """How Rust's libraries put the number of the operating system's error into their texts."""
 

@@ -24,7 +24,7 @@ from spillway.kafka.client import TIMEOUT_S, KafkaUnavailable, TopicMissing, clu
 from spillway.kafka.reading import OffsetsGone, TopicDeleted
 from spillway.protocol.state import changed_topics
 from spillway.registry import RegistryUnavailable, SchemaTrouble
-from spillway.storage.folders import ADVICE
+from spillway.storage.folders import remedy
 from spillway.stream.run import StreamFailed
 from spillway_schemas.journal import Topic
 from spillway_schemas.secret import Options, hide
@@ -43,7 +43,7 @@ FULL = (
 """How a folder that cannot be written shows in Spark's texts: from our workers, from its JVM."""
 NO_FILES = re.compile("too many open files", re.IGNORECASE)
 """How a process that may open no more files shows there, whatever it was that it opened."""
-_RAISE = ADVICE[errno.EMFILE].partition(": ")[2]
+_RAISE = remedy(errno.EMFILE)
 LOST_DATA = frozenset(
     {
         "KAFKA_DATA_LOSS",
