@@ -57,8 +57,7 @@ class Exchange:
         names = {stream: f"{stream}-calendar" for stream in STREAMS}
         bootstrap = f"127.0.0.1:{self.ports[0]}"
         view = KafkaCluster(bootstrap)
-        # Rows of 2023 are older than what a broker keeps by default.
-        view.create_topics(dict.fromkeys(names.values(), 2), {"retention.ms": "-1"})
+        view.create_topics(dict.fromkeys(names.values(), 2))
         view.close()
         extra = {"SESSION__BOUNDARY": "calendar"}
         self.day = Day(folder / "day", bootstrap, names, spark_env, extra=extra)

@@ -29,7 +29,7 @@ def test_the_next_session_takes_a_changed_query_up(
 ) -> None:
     """A stream by the changed one is refused while the first session is open, and the way out that
     it names is taken. By then the second's rows are there, and the first reads none of them."""
-    names = topics(*STREAMS, partitions=2, configs={"retention.ms": "-1"})
+    names = topics(*STREAMS, partitions=2)
     extra = {"SESSION__BOUNDARY": "calendar"}
     day = Day(
         tmp_path / "day", broker, names, spark_env, slots=1, budget_bytes=96 << 10, extra=extra

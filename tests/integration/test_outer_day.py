@@ -36,7 +36,7 @@ def test_unmatched_rows_come_once_after_the_close(
     day = Day(
         tmp_path / "day",
         broker,
-        topics(*STREAMS, partitions=2, configs={"retention.ms": "-1"}),
+        topics(*STREAMS, partitions=2),
         spark_env,
         budget_bytes=64 << 10,
         optional=optional,

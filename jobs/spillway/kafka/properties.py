@@ -13,8 +13,6 @@ HOST = "127.0.0.1"
 """Every listener binds here and nowhere else."""
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """Largest record batch: DESIGN's largest value is 5 MB, and a batch carries more than one."""
-RETENTION_MS = 14 * 24 * 3600 * 1000
-"""Two weeks: a session is cleaned on the evening of its day, a long outage included."""
 FOREVER_MS = 2**63 - 1
 AHEAD_MS = 24 * 3600 * 1000
 """How far ahead of the broker's clock a producer may date a record."""
@@ -48,10 +46,11 @@ def server_properties(data: Path, port: int, controller_port: int) -> str:
         "group.initial.rebalance.delay.ms": 0,
         "message.max.bytes": MAX_MESSAGE_BYTES,
         "replica.fetch.max.bytes": MAX_MESSAGE_BYTES,
-        "log.retention.ms": RETENTION_MS,
-        # Replays may carry the timestamps of a day long ago. Of one to come: no further ahead than
-        # clocks and time zones are wrong, since a record of the year 2100 would hold up what looks
-        # for offsets by time.
+        # Replays may carry the timestamps of a day long ago, and retention by time would take their
+        # rows within minutes: rows go when their topic does. Of a day to come, records may be no
+        # further ahead than clocks and time zones are wrong: one of the year 2100 would hold up
+        # what looks for offsets by time.
+        "log.retention.ms": -1,
         "log.message.timestamp.before.max.ms": FOREVER_MS,
         "log.message.timestamp.after.max.ms": AHEAD_MS,
         "log.segment.bytes": 256 * 1024 * 1024,
