@@ -7,7 +7,7 @@ spills, keeps the manifests that count. Result files are deleted once their rows
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import SecretBytes
 
-from benchmarks.lab.job import carried_out, extracted
+from benchmarks.lab.job import carried_out, extracted, ordered, sifted
 from benchmarks.lab.workload import I64, Day
 from spillway.cleanup.task import CleanTask, run_clean
 from spillway.engine.groups import GroupMap, relocations
@@ -160,17 +160,7 @@ class Cluster:
         going = relocations(before, self.groups)
         tasks = {
             slot: replace(
-                self.spilling.task(
-                    slot,
-                    self.epoch,
-                    self.manifests.get(slot),
-                    self.groups,
-                    self._now_ms(self.epoch + 1),
-                    self._now_ms(self.day.epochs),
-                ),
-                leaving=tuple(p for (a, _), ps in going.items() if a == slot for p in ps),
-                arriving=tuple(a for a, b in going if b == slot),
-                forced_bytes=(forced or {}).get(slot, 0),
+                ordered(self._task(slot), going, forced or {}),
                 flush={SESSION: tuple(self.prefix_of[g] for g, _ in self.cuts)} if seal else {},
                 statistics=statistics,
                 forecasts=self._forecasts(),
@@ -183,7 +173,10 @@ class Cluster:
             if report.status != "done":
                 raise RuntimeError(f"slot {report.slot} at epoch {self.epoch}: {report.unfound}")
         self.manifests = {r.slot: r.manifest for r in reports}
-        self._keep([f for r in reports for f in r.files], statistics=statistics)
+        spilled, figures = sifted([f for r in reports for f in r.files], self.warehouse.child)
+        self.spilled += spilled
+        if statistics:
+            self.figures = figures
         back = {(self.groups.index(c.range), c.epoch) for r in reports for c in r.voided}
         self.voided += sorted(back)
         self.cuts = [cut for cut in self.cuts if cut not in back]
@@ -240,6 +233,16 @@ class Cluster:
         np.add.at(counts, group, found.field("counts").to_numpy())
         return counts
 
+    def _task(self, slot: int) -> StepTask:
+        return self.spilling.task(
+            slot,
+            self.epoch,
+            self.manifests.get(slot),
+            self.groups,
+            self._now_ms(self.epoch + 1),
+            self._now_ms(self.day.epochs),
+        )
+
     def _now_ms(self, epoch: int) -> int:
         return int(epoch * self.day.epoch_s * 1000)
 
@@ -267,20 +270,6 @@ class Cluster:
 
     def _state(self, slot: int) -> Folder:
         return folder(self.root).child(f"slot-{slot}")
-
-    def _keep(self, files: Sequence[FileRecord], *, statistics: bool) -> None:
-        tables = []
-        for file in files:
-            place = self.warehouse.child(file.table)
-            if file.table == "spill":
-                self.spilled.append(file)
-                continue
-            if file.table == "statistics" and statistics:
-                with place.open(file.path) as source:
-                    tables.append(pq.ParquetFile(source).read(use_threads=False))
-            place.delete(file.path)
-        if statistics:
-            self.figures = pa.concat_tables(tables) if tables else None
 
 
 def units_of(groups: GroupMap, slot: int, cut: Set[Prefix]) -> list[Prefix]:

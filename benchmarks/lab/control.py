@@ -58,13 +58,11 @@ POLICIES: dict[str, Policy] = {
 """Those that every experiment with relocation runs. TR-05-04 relocates any difference."""
 
 
-def _guarded(view: View) -> Advice:
+def within_guards(view: View) -> Advice:
     """`pooled` as the controller passes it on."""
     span_s = RebalanceSettings().min_span_s - TICK_S
     return guarded(view, _advise(view, POOLED), span_s, RebalanceSettings().min_gain)
 
-
-GUARDED: Policy = _guarded
 
 SLIDE_21: dict[str, Policy] = {
     name: partial(_advise, name=name, least=RELOCATED) for name in ("lazy-disk", "active-disk")

@@ -32,8 +32,8 @@ from benchmarks.lab.cluster import ROW_BYTES, Spilling
 from benchmarks.lab.lines import Line, Outcome
 from benchmarks.lab.tree_workload import TreeWorkload
 from benchmarks.lab.workload import F64, GROUPS, STREAMS, Workload
-from spillway.policy.reactivation import DEFAULT as EXPECTED_GAIN
-from spillway.policy.victims import DEFAULT
+from spillway.policy.reactivation import DEFAULT_REACTIVATION
+from spillway.policy.victims import DEFAULT_VICTIMS
 from spillway_schemas.setting_fields import SpillSettings
 
 Found = Mapping[str, Outcome]
@@ -111,7 +111,7 @@ def as_the_system(spilling: Spilling) -> Spilling:
     """The same memory, and what the system spills of it by default."""
     return replace(
         spilling,
-        victims=DEFAULT,
+        victims=DEFAULT_VICTIMS,
         fraction=SpillSettings().fraction,
-        reactivation=EXPECTED_GAIN,
+        reactivation=DEFAULT_REACTIVATION,
     )

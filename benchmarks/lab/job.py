@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from types import MappingProxyType
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from spillway.cleanup.plan import stages
 from spillway.cleanup.task import CleanTask, run_clean
@@ -31,6 +34,36 @@ Tasks = Mapping[int, StepTask]
 """By slot."""
 Folders = Callable[[int], Folder]
 """A slot's own."""
+
+
+def ordered(
+    task: StepTask, going: Mapping[tuple[int, int], Sequence[Prefix]], forced: Mapping[int, int]
+) -> StepTask:
+    """A slot's task with what goes from slot to slot (`going`), and what slots must spill."""
+    return replace(
+        task,
+        leaving=tuple(p for (giver, _), ps in going.items() if giver == task.slot for p in ps),
+        arriving=tuple(giver for giver, taker in going if taker == task.slot),
+        forced_bytes=forced.get(task.slot, 0),
+    )
+
+
+def sifted(
+    files: Iterable[FileRecord], tables: Callable[[str], Folder]
+) -> tuple[list[FileRecord], pa.Table | None]:
+    """Of an epoch's files those of spills, and the statistics that it wrote, if any. The others are
+    deleted."""
+    spilled, found = [], []
+    for file in files:
+        place = tables(file.table)
+        if file.table == "spill":
+            spilled.append(file)
+            continue
+        if file.table == "statistics":
+            with place.open(file.path) as source:
+                found.append(pq.ParquetFile(source).read(use_threads=False))
+        place.delete(file.path)
+    return spilled, pa.concat_tables(found) if found else None
 
 
 def extracted(

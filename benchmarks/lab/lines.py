@@ -15,6 +15,7 @@ import pyarrow as pa
 from benchmarks.lab import exact
 from benchmarks.lab.cluster import Cluster, Spilling
 from benchmarks.lab.control import Controller, Order, Policy
+from benchmarks.lab.tree_workload import TreeDay
 from benchmarks.lab.workload import Day
 from spillway.engine.groups import GroupMap
 from spillway.policy.forecast import Profile
@@ -114,7 +115,7 @@ def run(
         cluster = Cluster(day, root, groups, line.spilling, before=before)
         controller = line.controller(day.epochs * day.epoch_s)
         began = time.process_time()
-        epochs = all_epochs(line, cluster, day.epochs, day.epoch_s, controller, progress)
+        epochs = all_epochs(line, cluster, day, controller, progress)
         run_cpu_s = time.process_time() - began
         at_seal, returned = list(cluster.cuts), len(cluster.voided)
         cluster.run(seal=True)
@@ -189,15 +190,14 @@ def assigned(groups: int, shares: Sequence[float]) -> GroupMap:
 def all_epochs(
     line: Line,
     cluster: Slots,
-    epochs: int,
-    epoch_s: float,
+    day: Day | TreeDay,
     controller: Controller | None,
     progress: Callable[[float], None],
 ) -> list[list[SlotTotals]]:
     """Every slot's totals of every epoch of the day."""
     order, found = Order(), []
-    every = max(1, round(line.look_s / epoch_s))
-    for epoch in range(epochs):
+    every = max(1, round(line.look_s / day.epoch_s))
+    for epoch in range(day.epochs):
         looks = controller is not None and (epoch + 1) % every == 0
         totals = cluster.run(moves=order.moves, forced=order.forced, statistics=looks)
         found.append(totals)
@@ -205,7 +205,7 @@ def all_epochs(
         if controller:
             controller.note(totals)
         if controller and looks and cluster.figures is not None:
-            now_s = (epoch + 1) * epoch_s
+            now_s = (epoch + 1) * day.epoch_s
             order = controller.decide(now_s, cluster.groups, cluster.figures, cluster.groups_cut())
-        progress((epoch + 1) / epochs)
+        progress((epoch + 1) / day.epochs)
     return found

@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.lab.claims import ALIKE, Claim, alike, behind, falling, ratio
 from benchmarks.lab.cluster import Spilling
-from benchmarks.lab.control import GUARDED, POLICIES, POOLED, SLIDE_21, TICK_S, WAITING
+from benchmarks.lab.control import POLICIES, POOLED, SLIDE_21, TICK_S, WAITING, within_guards
 from benchmarks.lab.experiments import (
     AMPLE,
     CHANGING,
@@ -405,7 +405,7 @@ def _own_spills(spilling: Spilling, shares: tuple[float, ...], look_s: float) ->
         Line("no relocation, spills as pooled", own, shares),
         lazy,
         Line("pooled, nothing comes back", away, shares, POLICIES[POOLED], look_s),
-        Line(WITHIN_GUARDS, own, shares, GUARDED, look_s),
+        Line(WITHIN_GUARDS, own, shares, within_guards, look_s),
     )
 
 

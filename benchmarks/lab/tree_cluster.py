@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.lab.cluster import SESSION, Spilling
-from benchmarks.lab.job import carried_out, cleaned, extracted
+from benchmarks.lab.job import carried_out, cleaned, extracted, ordered, sifted
 from benchmarks.lab.lines import assigned
 from benchmarks.lab.tree_exact import Cut
 from benchmarks.lab.tree_workload import TreeDay
@@ -106,15 +106,7 @@ class TreeCluster:
         forced: Mapping[int, int],
         **given: object,
     ) -> list[SlotReport]:
-        tasks = {
-            slot: replace(
-                self._task(slot, **given),
-                leaving=tuple(p for (a, _), ps in going.items() if a == slot for p in ps),
-                arriving=tuple(a for a, b in going if b == slot),
-                forced_bytes=forced.get(slot, 0),
-            )
-            for slot in self.slots
-        }
+        tasks = {slot: ordered(self._task(slot, **given), going, forced) for slot in self.slots}
         came += extracted(self.spec, tasks, self._state)
         return carried_out(self.spec, tasks, came, self._state, self.warehouse.child)
 
@@ -188,23 +180,15 @@ class TreeCluster:
         return folder(self.root).child(f"slot-{slot}")
 
     def _keep(self, reports: list[SlotReport], *, statistics: bool) -> None:
-        tables = []
         for report in reports:
             if report.status != "done":
                 raise RuntimeError(f"slot {report.slot} at epoch {self.epoch}: {report.unfound}")
             self.manifests[report.slot] = report.manifest
             self.cuts += report.cuts
-            for file in report.files:
-                place = self.warehouse.child(file.table)
-                if file.table == "spill":
-                    self.spilled.append(file)
-                    continue
-                if file.table == "statistics" and statistics:
-                    with place.open(file.path) as source:
-                        tables.append(pq.ParquetFile(source).read(use_threads=False))
-                place.delete(file.path)
+        spilled, figures = sifted([f for r in reports for f in r.files], self.warehouse.child)
+        self.spilled += spilled
         if statistics:
-            self.figures = pa.concat_tables(tables) if tables else None
+            self.figures = figures
         self.traced = all_traced(reports)
 
     def _counted(self, file: FileRecord) -> I64:

@@ -17,7 +17,7 @@ from benchmarks.lab.control import POLICIES, POOLED
 from benchmarks.lab.experiments import Experiment, Found, Picture
 from benchmarks.lab.lines import Line, Outcome
 from benchmarks.lab.tree_workload import TreeWorkload
-from spillway.policy.victims import DEFAULT
+from spillway.policy.victims import DEFAULT_VICTIMS
 from spillway_schemas.setting_fields import SpillSettings
 
 PAPER = "SIGMOD 2006"
@@ -26,7 +26,7 @@ MEMORY_BYTES = round(60_000_000 * SCALE)
 """Of a slot."""
 BOTTOM, LOCAL = "bottom-up", "local-output"
 GLOBAL, PENALTY = "global-output", "global-output-penalty"
-VICTIMS = (BOTTOM, LOCAL, GLOBAL, PENALTY, DEFAULT)
+VICTIMS = (BOTTOM, LOCAL, GLOBAL, PENALTY, DEFAULT_VICTIMS)
 UNMOVED, LAZY = "no relocation", "lazy-disk"
 
 
@@ -49,7 +49,7 @@ def results_claims(figure: str, found: Found) -> list[Claim]:
         )
         for name in (BOTTOM, LOCAL)
     ]
-    others = max(each for name, each in most.items() if name not in (PENALTY, DEFAULT))
+    others = max(each for name, each in most.items() if name not in (PENALTY, DEFAULT_VICTIMS))
     return [
         *local,
         Claim(

@@ -26,7 +26,7 @@ def run_tree(
         cluster = TreeCluster(day, root, line.shares, line.spilling)
         controller = line.controller(day.epochs * day.epoch_s)
         began = time.process_time()
-        epochs = all_epochs(line, cluster, day.epochs, day.epoch_s, controller, progress)
+        epochs = all_epochs(line, cluster, day, controller, progress)
         run_cpu_s = time.process_time() - began
         at_seal = cluster.all_cuts()
         cluster.run(seal=True)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.lab.cluster import SESSION, Spilling
-from benchmarks.lab.job import carried_out, extracted
+from benchmarks.lab.job import carried_out, extracted, ordered
 from benchmarks.lab.window_workload import STREAMS, WindowDay
 from benchmarks.lab.workload import I64
 from spillway.engine.groups import GroupMap, relocations
@@ -81,12 +81,7 @@ class WindowCluster:
         going = relocations(before, groups)
         slots = sorted({*before.slots.tolist(), *groups.slots.tolist()})
         tasks = {
-            slot: replace(
-                self._task(slot, until_s),
-                leaving=tuple(p for (a, _), ps in going.items() if a == slot for p in ps),
-                arriving=tuple(a for a, b in going if b == slot),
-                statistics=statistics,
-            )
+            slot: ordered(replace(self._task(slot, until_s), statistics=statistics), going, {})
             for slot in slots
         }
         came = [*self._blocks(until_s), *extracted(self.spec, tasks, self._state)]

@@ -32,7 +32,7 @@ from spillway.engine.spill.spillfile import SpillFile, row_column, survey
 from spillway.engine.step import step
 from spillway.engine.task import StepTask
 from spillway.engine.wire.blocks import Block, Coordinates, decode_moved, encode_counts, route
-from spillway.policy.victims import DEFAULT
+from spillway.policy.victims import DEFAULT_VICTIMS
 from spillway.protocol.entry import entry_of
 from spillway.protocol.plan import Plan, plan_epoch
 from spillway.protocol.state import fold
@@ -159,7 +159,7 @@ class Slots:
             threshold=0.9,
             fraction=0.3,
             inactive_ms=60_000,
-            victims=DEFAULT,
+            victims=DEFAULT_VICTIMS,
             reactivation="off",
             calendar="XNYS",
             kafka=MessageSource("", {}),

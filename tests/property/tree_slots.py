@@ -41,7 +41,7 @@ from spillway.engine.spill.spillfile import SpillFile
 from spillway.engine.task import StepTask
 from spillway.engine.wire.blocks import Block, decode_counts, from_batch
 from spillway.policy.distribution import Tree, distribution
-from spillway.policy.victims import DEFAULT
+from spillway.policy.victims import DEFAULT_VICTIMS
 from spillway.protocol.deferral import deferred_rows
 from spillway.protocol.entry import entry_of, missing_slots
 from spillway.protocol.losses import gone_from, loss_of, lost_ranges, without_lost
@@ -158,7 +158,7 @@ class TreeSlots:
             threshold=0.9,
             fraction=0.3,
             inactive_ms=60_000,
-            victims=str(self.options.get("victims", DEFAULT)),
+            victims=str(self.options.get("victims", DEFAULT_VICTIMS)),
             reactivation="off",
             calendar="XNYS",
             kafka=MessageSource("", {}),

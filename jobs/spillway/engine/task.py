@@ -14,7 +14,7 @@ from spillway.engine.replay import SessionReplay
 from spillway.engine.state.merging import DEFAULT_SHAPE, Shape
 from spillway.policy.forecast import Forecast
 from spillway.policy.sampling import SlotFigures
-from spillway.policy.victims import DEFAULT
+from spillway.policy.victims import DEFAULT_VICTIMS
 from spillway_schemas.filenames import data_name
 from spillway_schemas.journal import Prefix, TracedGroup
 
@@ -61,7 +61,7 @@ class StepTask:
     budget_bytes: int = 1 << 30
     fraction: float = 0.05
     inactive_ms: int = 60_000
-    victims: str = DEFAULT
+    victims: str = DEFAULT_VICTIMS
     reactivation: str = "off"
     """Policy by which spilled generations come back (`spillway.policy.reactivation`)."""
     may_return: bool = True

@@ -16,8 +16,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from spillway.policy.automatic import victims_for
-from spillway.policy.victims import DEFAULT as EXPECTED_LOSS
-from spillway.policy.victims import GroupFigures, VictimContext, victim_order
+from spillway.policy.victims import DEFAULT_VICTIMS, GroupFigures, VictimContext, victim_order
 from spillway.policy.view import F64, I64, Bool
 from spillway.readmodel.groups import GroupStates, cut_groups, group_states, per_kib
 from spillway.readmodel.model import ReadModel
@@ -171,7 +170,7 @@ def look_at_groups(warehouse: Warehouse, model: ReadModel, spill: SpillSettings)
             target[at[move.group]] = move.to
     cut = cut_groups(model) | (found.generations > 0)
     slot = np.array([slot for _, slot in model.state.groups], dtype=np.int64)
-    by_loss = victims_for(spill.victims, len(model.state.genesis.joins)) == EXPECTED_LOSS
+    by_loss = victims_for(spill.victims, len(model.state.genesis.joins)) == DEFAULT_VICTIMS
     return GroupTable(
         epoch=model.state.epoch,
         prefixes=prefixes,
@@ -193,7 +192,7 @@ def next_to_be_spilled(slot: I64, figures: GroupStates, fraction: float) -> Bool
         np.zeros(len(slot), dtype=np.int64),
         loss=figures.expected_loss,
     )
-    order = victim_order(EXPECTED_LOSS, known, VictimContext(0, 0, 0))
+    order = victim_order(DEFAULT_VICTIMS, known, VictimContext(0, 0, 0))
     order = order[np.argsort(slot[order], kind="stable")]
     mine, size = slot[order], figures.bytes[order]
     before = size.cumsum() - size

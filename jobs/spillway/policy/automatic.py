@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spillway.policy.reactivation import DEFAULT as EXPECTED_GAIN
-from spillway.policy.victims import DEFAULT
+from spillway.policy.reactivation import DEFAULT_REACTIVATION
+from spillway.policy.victims import DEFAULT_VICTIMS
 
 
 def victims_for(wanted: str, joins: int) -> str:
@@ -14,7 +14,7 @@ def victims_for(wanted: str, joins: int) -> str:
     """
     if wanted != "automatic":
         return wanted
-    return DEFAULT if joins == 1 else "local-output"
+    return DEFAULT_VICTIMS if joins == 1 else "local-output"
 
 
 def reactivation_for(wanted: str, victims: str) -> str:
@@ -25,4 +25,4 @@ def reactivation_for(wanted: str, victims: str) -> str:
     """
     if wanted != "automatic":
         return wanted
-    return EXPECTED_GAIN if victims == DEFAULT else "off"
+    return DEFAULT_REACTIVATION if victims == DEFAULT_VICTIMS else "off"

@@ -33,7 +33,7 @@ F64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
 POLICIES = ("expected-gain", "rotation", "random", "off")
-DEFAULT = "expected-gain"
+DEFAULT_REACTIVATION = "expected-gain"
 MARGIN = 2.0
 MOST_RESULTS = 500_000.0
 """What comes back gives no more in one epoch: about a second's work. Else an epoch near the close

@@ -177,7 +177,7 @@ POLICIES: dict[str, Callable[[GroupFigures, VictimContext], I64]] = {
     "global-output": _global_output,
     "global-output-penalty": _global_output_penalty,
 }
-DEFAULT = "expected-loss"
+DEFAULT_VICTIMS = "expected-loss"
 
 
 TRACING = frozenset({"global-output", "global-output-penalty"})

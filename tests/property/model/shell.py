@@ -23,7 +23,7 @@ from spillway.engine.state.runs import Missing, RunFile, name_of
 from spillway.engine.statistics import range_of
 from spillway.engine.task import StepTask
 from spillway.engine.wire.blocks import Moved
-from spillway.policy.victims import DEFAULT
+from spillway.policy.victims import DEFAULT_VICTIMS
 from spillway.protocol import driver as protocol
 from spillway.protocol import plan as plans
 from spillway.protocol.entry import missing_slots
@@ -88,7 +88,7 @@ SETTINGS = JobSettings(
     threshold=0.9,
     fraction=0.3,
     inactive_ms=0,
-    victims=DEFAULT,
+    victims=DEFAULT_VICTIMS,
     reactivation="off",
     calendar="XNYS",
     kafka=MessageSource("", {}),

@@ -32,13 +32,12 @@ from spillway.policy.reactivation import Candidates, Residents, returning
 from spillway.policy.victims import GroupFigures, VictimContext, victim_order
 from spillway_schemas.journal import Prefix
 
-SPILL_INTAKES = 2
 RETURN_BYTES = 32 << 20
 """State that comes back in one epoch, at most: it is read, joined and stored at once, whatever the
 budget."""
 SPILL_FILES = 4
-"""A spill takes at least what so many epochs bring, and the bytes of so many files: smaller ones,
-in epoch after epoch, wear all files a little, and leave no room to rewrite them."""
+"""A spill takes at least what the epoch brought, and the bytes of so many files: smaller ones, in
+epoch after epoch, wear all files a little, and leave no room to rewrite them."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Limits:
         return max(
             int(self.fraction * memory_bytes),
             memory_bytes - self.bound_bytes,
-            SPILL_INTAKES * self.brought_bytes,
+            self.brought_bytes,
             SPILL_FILES * self.file_bytes,
         )
 
