@@ -26,6 +26,7 @@ from spillway.jars import is_installed
 from spillway.kafka import broker as kafka_broker
 from spillway.kafka.client import KafkaCluster
 from tests.s3_server import S3Server, s3_server
+from tests.slow import LIST
 
 # Airflow makes its folder when it is imported: never one of the person who runs the tests.
 if "AIRFLOW_HOME" not in os.environ:
@@ -54,6 +55,12 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+SLOW = frozenset(LIST.read_text().splitlines())
+"""Tests that `make test` runs, and `make check` does not."""
+SLOW_FILES = frozenset(test.partition("::")[0] for test in SLOW)
+CHECK = "not server and not soak and not slow"
+REST = "(server or slow) and not soak"
+"""The lanes of `make check`, and of what `make test` runs after it."""
 ALL_ELSEWHERE = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.(server|soak)\b", re.MULTILINE)
 
 
@@ -62,12 +69,21 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     lane: str = config.option.markexpr
     if not (collection_path.name.startswith("test_") and collection_path.suffix == ".py"):
         return None
-    if lane == "not server and not soak":
-        return True if ALL_ELSEWHERE.search(collection_path.read_text()) else None
-    if lane == "server and not soak":
-        text = collection_path.read_text()
-        return None if "server" in text or "tests.lanes" in text else True
-    return None
+    if lane not in (CHECK, REST):
+        return None
+    text = collection_path.read_text()
+    if lane == CHECK:
+        return True if ALL_ELSEWHERE.search(text) else None
+    name = collection_path.relative_to(config.rootpath).as_posix()
+    return None if "server" in text or "tests.lanes" in text or name in SLOW_FILES else True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what takes long, before it is chosen by marks."""
+    for item in items:
+        if item.nodeid in SLOW:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")
