@@ -98,8 +98,15 @@ GROUPS = {
     "quarantine": quarantine.app,
     "config": config.app,
 }
+
+
+def _flowing(text: str) -> str:
+    """A docstring with a line for each paragraph: the terminal breaks them where it must."""
+    return "\n\n".join(" ".join(each.split()) for each in text.split("\n\n"))
+
+
 for _command in COMMANDS:
-    app.command()(_command)
+    app.command(help=_flowing(_command.__doc__ or ""))(_command)
 for _name, _group in GROUPS.items():
     app.add_typer(_group, name=_name)
 
