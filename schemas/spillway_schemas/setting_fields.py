@@ -152,6 +152,18 @@ def _listener(value: str) -> str:
     return place
 
 
+_MASTER = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|spark://.+|yarn|k8s://.+")
+
+
+def _master(value: str) -> str:
+    if _MASTER.fullmatch(value.strip()) is None:
+        raise ValueError(
+            "one of local[*], local[cores], local-cluster[n,cores,MiB], spark://host:port, yarn, "
+            "k8s://..."
+        )
+    return value.strip()
+
+
 def _power_of_two(value: int) -> int:
     if value & (value - 1):
         below = 1 << (value.bit_length() - 1)
@@ -202,17 +214,22 @@ def _start(value: str) -> str:
     )
 
 
-def _location(value: str) -> str:
+_STORES = ", ".join(f"{each}://" for each in PROVIDERS)
+
+
+def _location(
+    value: str,
+    *,
+    otherwise: str = "a local path is needed; only warehouse.root may be in an object store "
+    f"({_STORES})",
+) -> str:
     if not value.strip():
         raise ValueError("an empty path; give a folder")
     scheme, colon, rest = value.strip().partition(":")
     if colon and "/" not in scheme and "@" in _may_be_secret(scheme, rest):
         raise ValueError("credentials do not belong into a path: leave out what is before the @")
     if rest.startswith("//") and scheme != "file":
-        raise ValueError(
-            "a local path is needed; only warehouse.root may be elsewhere, in an object store "
-            f"({', '.join(f'{each}://' for each in PROVIDERS)})"
-        )
+        raise ValueError(otherwise)
     return value.removeprefix("file://") if value.startswith("file:///") else value
 
 
@@ -227,7 +244,10 @@ Location = Annotated[str, AfterValidator(_location)]
 
 def _root(value: str) -> str:
     if not is_uri(value.strip()):
-        return _location(value)
+        return _location(
+            value,
+            otherwise=f"write a folder, or a place in an object store that begins with {_STORES}",
+        )
     if ":" in value.partition("://")[2].rpartition("@")[0]:
         raise ValueError(
             "credentials belong into warehouse.options: leave out what is before the @"
@@ -911,7 +931,8 @@ class SessionSettings(Section):
         description=(
             "Whether a window reaches over the end of a session: rows that have not expired then "
             "join with those of the next session too, and such a result belongs to the later one. "
-            "For queries with a window on every join. A warehouse keeps what it began with."
+            "For queries with a window on every join. A warehouse keeps what it began with until "
+            "its query changes."
         ),
         json_schema_extra=_about(
             "true/false",
@@ -1064,10 +1085,10 @@ class MetricsSettings(Section):
 class SparkSettings(Section):
     """Where the jobs run."""
 
-    master: str = Field(
+    master: Annotated[str, AfterValidator(_master)] = Field(
         default="local[*]",
-        min_length=1,
-        description="Spark master: local[*], local-cluster[n,cores,MiB], spark://host:port, ...",
+        description="Spark master: local[*], local[cores], local-cluster[n,cores,MiB], "
+        "spark://host:port, yarn, or k8s://...",
         json_schema_extra=_about("master", "All cores of this machine; nothing to install."),
     )
     ui_port: int = Field(

@@ -143,7 +143,7 @@ def catalogue() -> list[Setting]:
             description=info.description or "",
             why=_extra(info, "why"),
             default=_value(_DEFAULTS, name),
-            env=ENV_PREFIX + name.replace(".", ENV_DELIMITER).upper(),
+            env=_variable(name),
         )
         for name, info in _fields()
     ]
@@ -173,8 +173,15 @@ def load_settings(
     from_env, env_names = _read_environment(environ, problems)
     flags = {name: value for name, value in (overrides or {}).items() if value is not None}
     known = {name for name, _ in _fields()}
-    for name in flags:
-        if name not in known:
+    for name, value in list(flags.items()):
+        table = next((each for each in TABLES if f"{name}.".startswith(f"{each}.")), None)
+        if table is not None and isinstance(value, str):
+            del flags[name]
+            problems.append(
+                f"--set {name}: no flag gives a table: write it into the settings file below "
+                f"[{table}], or as a JSON object into {_variable(table)}"
+            )
+        elif name not in known:
             problems.append(f"--set {name}: {_unknown(name, known)}")
     merged: dict[str, Any] = {}
     origins = {name: SettingOrigin("default") for name in known}
@@ -367,6 +374,10 @@ def _fields() -> Iterator[tuple[str, FieldInfo]]:
             yield name, info
 
 
+def _variable(name: str) -> str:
+    return ENV_PREFIX + name.replace(".", ENV_DELIMITER).upper()
+
+
 def _is_table(name: str) -> bool:
     return name in TABLES
 
@@ -504,6 +515,8 @@ _WORDS = {
     "float_parsing": "a number is needed",
     "float_type": "a number is needed",
     "string_type": "text in quotes is needed",
+    "dict_type": "a table is needed: names with a value each; in a variable it is a JSON object",
+    "model_type": "it is a section: write its settings below a line with its name in brackets",
 }
 """pydantic's words where they are for programmers."""
 

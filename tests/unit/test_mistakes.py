@@ -105,6 +105,47 @@ MISTAKES = [
         "there is no setting state.slotz; did you mean state.slots?",
     ),
     Mistake(
+        "a table by a flag",
+        ("--set", 'kafka.options={"security.protocol": "SSL"}', "config", "show"),
+        "spillway: --set kafka.options: no flag gives a table: write it into the settings file "
+        "below [kafka.options], or as a JSON object into SPILLWAY_KAFKA__OPTIONS",
+    ),
+    Mistake(
+        "an option of a table by a flag",
+        ("--set", "warehouse.options.aws_region=x", "config", "show"),
+        "--set warehouse.options.aws_region: no flag gives a table: write it into the settings "
+        "file below [warehouse.options], or as a JSON object into SPILLWAY_WAREHOUSE__OPTIONS",
+    ),
+    Mistake(
+        "a list in place of a table, in a variable",
+        ("config", "show"),
+        "SPILLWAY_KAFKA__OPTIONS: a table is needed: names with a value each; in a variable it is "
+        "a JSON object",
+        env={"SPILLWAY_KAFKA__OPTIONS": '["SSL"]'},
+    ),
+    settings_file(
+        "a section that is a text",
+        'kafka = "broker:9092"\n',
+        "s.toml:1: kafka: it is a section: write its settings below a line with its name",
+    ),
+    Mistake(
+        "a master that Spark does not have",
+        ("--set", "spark.master=loca[2]", "config", "show"),
+        "--set spark.master: one of local[*], local[cores], local-cluster[n,cores,MiB], "
+        "spark://host:port, yarn, k8s://... (got 'loca[2]')",
+    ),
+    Mistake(
+        "an object store that does not exist",
+        ("--set", "warehouse.root=s4://lake/w", "config", "show"),
+        "--set warehouse.root: write a folder, or a place in an object store that begins with "
+        "s3://, gs://, abfss:// (got 's4://lake/w')",
+    ),
+    Mistake(
+        "state in an object store",
+        ("--set", "state.root=s3://lake/w", "config", "show"),
+        "--set state.root: a local path is needed; only warehouse.root may be in an object store",
+    ),
+    Mistake(
         "a flag of nothing",
         ("--set", "", "stream"),
         "'': write --set section.name=value",
@@ -312,6 +353,40 @@ MISTAKES = [
         "spillway: no scenario 'nosuch'; shipped are bench, bench-five-way, bench-window, bushy,",
     ),
     Mistake("nothing to produce", ("produce",), "name a scenario, or a recording with --replay"),
+    Mistake(
+        "two things to produce",
+        ("produce", "demo", "--replay", "r.jsonl"),
+        "a scenario and --replay at once: leave one of them out",
+    ),
+    Mistake(
+        "a topic for a scenario",
+        ("produce", "demo", "--topic", "stock"),
+        "--topic goes with --replay: a scenario names its topics",
+    ),
+    Mistake(
+        "processes for a recording",
+        ("produce", "--replay", "r.jsonl", "--processes", "2"),
+        "--processes goes with a scenario: one process sends a recording",
+    ),
+    Mistake(
+        "a folder in place of a recording",
+        ("produce", "--replay", "."),
+        "spillway: .: it is a folder; name a file",
+    ),
+    Mistake(
+        "a folder of DAGs that is not there",
+        ("airflow", "dags", "dags"),
+        "spillway: there is no folder dags: name Airflow's dags folder",
+    ),
+    Mistake(
+        "jars into a file",
+        ("setup",),
+        "r.jsonl/jars cannot be written: Not a directory. Mend that, or set SPILLWAY_VAR to "
+        "another folder",
+        code=3,
+        files={"r.jsonl": ""},
+        env={"SPILLWAY_VAR": "r.jsonl"},
+    ),
     Mistake(
         "a recording that is not there",
         ("produce", "--replay", "gone.jsonl"),
