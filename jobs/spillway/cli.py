@@ -7,14 +7,17 @@ Each command has a module of its own in `spillway.commands`.
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 from typer.core import TyperGroup
 
 from spillway.commands import (
@@ -46,14 +49,39 @@ from spillway.private import open_private
 from spillway_schemas.exits import FAILED, INTERRUPTED, USAGE
 from spillway_schemas.settings import QUERIES
 
+_NUMBERS = {
+    "int_parsing": "a whole number is needed",
+    "float_parsing": "a number is needed",
+    "greater_than_equal": "{ge:g} or more is needed",
+}
+"""pydantic's words, which are for programmers, by its kind of error."""
+
+
+def _in_numbers(error: typer.BadParameter) -> None:
+    """Say in plain words what number an option takes."""
+    cause = error.__cause__
+    if not isinstance(cause, ValidationError):
+        return
+    item = cause.errors(include_url=False)[0]
+    if words := _NUMBERS.get(item["type"]):
+        error.message = f"{words.format(**item.get('ctx', {}))} (got {item['input']!r})"
+
 
 class CommandGroup(TyperGroup):
-    """All commands. Says where an option of every command belongs."""
+    """All commands. Says where an option of every command belongs, and what a number must be."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command. What it raises has a hint where such an option stands too late."""
         try:
             return super().invoke(ctx)
+        except typer.BadParameter as error:
+            _in_numbers(error)
+            raise
+        except BrokenPipeError:  # typer's end, 1, says of a day that it is not complete
+            complain("nobody reads the output any more (broken pipe)")
+            with suppress(OSError):  # or Python fails once more when it flushes at its end
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise SystemExit(FAILED) from None
         except Exception as error:  # typer does not say where its error of unknown options is
             option = getattr(error, "option_name", None)
             if option in ("--set", "--config"):

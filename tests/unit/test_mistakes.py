@@ -427,12 +427,22 @@ MISTAKES = [
     Mistake(
         "a speed below nothing",
         ("produce", "sample-day", "--speed", "-1"),
-        "Invalid value for '--speed': Input should be greater than or equal to 0",
+        "Invalid value for '--speed': 0 or more is needed (got '-1')",
+    ),
+    Mistake(
+        "a count that is no number",
+        ("maintain", "--keep-spilled-days", "week"),
+        "Invalid value for '--keep-spilled-days': a whole number is needed (got 'week')",
+    ),
+    Mistake(
+        "a speed that is no number",
+        ("produce", "sample-day", "--speed", "fast"),
+        "Invalid value for '--speed': a number is needed (got 'fast')",
     ),
     Mistake(
         "a producer without a process",
         ("produce", "sample-day", "--processes", "0"),
-        "Invalid value for '--processes': Input should be greater than or equal to 1",
+        "Invalid value for '--processes': 1 or more is needed (got '0')",
     ),
     Mistake(
         "no Java, for a broker",
@@ -581,6 +591,13 @@ def test_a_day_whose_seal_is_pending_is_told(
             "--at 'noon': write now, read, close, or a time",
         ),
         (("seal", "--session", DAY), 0, f"{DAY} is sealed already"),
+        (("seal", "--session", NEXT), 3, START_ONE),
+        (("status", "--report", "."), 2, "--report: . cannot be written: it is a folder"),
+        (
+            ("status", "--report", "none/day.html"),
+            2,
+            "--report: none/day.html cannot be written: No such file or directory",
+        ),
         (("quarantine", "list", "--session", DAY), 0, f"No row is quarantined of session {DAY}."),
         (("rebalance", "--move", "x"), 2, "'x': write, for example, --move 9/17:1"),
         (("rebalance", "--spill", "0:lots"), 2, "'0:lots': 'lots' is not a size such as 100MiB"),
@@ -657,6 +674,26 @@ def test_escape_codes_of_a_library_do_not_get_through(
 )
 def test_plain_text(text: str, wanted: str) -> None:
     assert plain(text) == wanted
+
+
+@pytest.mark.parametrize("arguments", [("config", "show"), ("config", "show", "--json")])
+def test_output_that_nobody_reads_says_nothing_of_the_day(
+    arguments: tuple[str, ...], here: Path
+) -> None:
+    """`spillway verify ... | head -1` must not end with 1: that is a day that is not complete."""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    with os.fdopen(theirs, "w") as unread:
+        done = subprocess.run(
+            [sys.executable, "-c", "from spillway.cli import main; main()", *arguments],
+            stdout=unread,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+    assert done.returncode == 3, done.stderr
+    assert "Exception" not in done.stderr
 
 
 def test_no_escape_codes_when_stderr_is_no_terminal(here: Path) -> None:
