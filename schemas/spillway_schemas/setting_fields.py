@@ -563,7 +563,7 @@ class SpillSettings(Section):
             "TR-05-04 pushes 30 % at a time; its Figure 9 says that less gives more results, its "
             "Figure 10 that it happens more often. The laboratory's days: 5 % gives up to 13 "
             "points more of the ceiling than 30 %, 2 % hardly more. A spill takes at least what "
-            "two epochs bring, and four files.",
+            "its epoch brought, and what four files hold.",
         ),
     )
     inactive_s: float = Field(
