@@ -233,11 +233,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _in_words(error: Exception) -> str:
     """An error, with what to do where it is the system's own and nothing has explained it."""
-    from spillway.storage.folders import StorageError, remedy  # loads what commands load late
+    from spillway.storage.folders import ADVICE, StorageError  # loads what commands load late
 
     text = str(error) or type(error).__name__
     if isinstance(error, OSError) and not isinstance(error, StorageError):
-        return ": ".join(filter(None, (text, remedy(error.errno))))
+        advice = ADVICE.get(error.errno or 0)
+        if advice is not None:
+            return f"{error.filename}: {advice}" if error.filename else advice
     return text
 
 

@@ -478,6 +478,7 @@ def _explain(
     """One line for each problem: where it is, what it is, what is allowed. `said`: of the chosen
     query."""
     lines = []
+    told: dict[tuple[str, str], int] = {}
     for item in error.errors(include_url=False):
         location = tuple(str(part) for part in item["loc"])
         if item["type"] == "default_factory_not_called":
@@ -499,7 +500,13 @@ def _explain(
         got = f" (got {_brief(item['input'])})" if repeated else ""
         # A flag and a variable say the name already.
         named = where if _says(origin) else f"{where}: {name}"
-        lines.append(f"{named}: {text[:1].lower()}{text[1:]}{got}")
+        text = f"{text[:1].lower()}{text[1:]}"
+        if got and (before := told.get((named, got))) is not None:
+            # Of a setting that takes one kind of value or another: it is neither.
+            lines[before] = f"{lines[before].removesuffix(got)}, or {text}{got}"
+            continue
+        told[named, got] = len(lines)
+        lines.append(f"{named}: {text}{got}")
     return [hide_credentials(line.removeprefix(": ")) for line in lines]
 
 
@@ -515,6 +522,7 @@ _WORDS = {
     "float_parsing": "a number is needed",
     "float_type": "a number is needed",
     "string_type": "text in quotes is needed",
+    "string_too_short": "it is empty",
     "dict_type": "a table is needed: names with a value each; in a variable it is a JSON object",
     "model_type": "it is a section: write its settings below a line with its name in brackets",
 }

@@ -105,6 +105,17 @@ MISTAKES = [
         "there is no setting state.slotz; did you mean state.slots?",
     ),
     Mistake(
+        "a number or a word, and neither",
+        ("--set", "maintenance.archive_journal_days=soon", "config", "show"),
+        "spillway: --set maintenance.archive_journal_days: a whole number is needed, or input "
+        "should be 'never' (got 'soon')",
+    ),
+    Mistake(
+        "no query",
+        ("--set", "query=", "explain"),
+        "spillway: --set query: it is empty (got '')",
+    ),
+    Mistake(
         "a table by a flag",
         ("--set", 'kafka.options={"security.protocol": "SSL"}', "config", "show"),
         "spillway: --set kafka.options: no flag gives a table: write it into the settings file "
