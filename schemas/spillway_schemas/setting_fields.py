@@ -108,7 +108,7 @@ def _refuse_credentials(servers: str) -> None:
     """They are not repeated: where one ends and the next begins is not known."""
     if "@" in servers:
         raise ValueError(
-            "host:port is needed, without what is before the @: a login belongs into kafka.options"
+            "host:port is needed, without what is before the @: a login belongs in kafka.options"
         )
 
 
@@ -127,7 +127,7 @@ def _registry(value: str) -> str:
     for url in urls:
         if "@" in url:
             raise ValueError(
-                "an address is needed, without what is before the @: a login belongs into "
+                "an address is needed, without what is before the @: a login belongs in "
                 "registry.options, basic.auth.user.info"
             )
         if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", url):
@@ -227,7 +227,7 @@ def _location(
         raise ValueError("an empty path; give a folder")
     scheme, colon, rest = value.strip().partition(":")
     if colon and "/" not in scheme and "@" in _may_be_secret(scheme, rest):
-        raise ValueError("credentials do not belong into a path: leave out what is before the @")
+        raise ValueError("credentials do not belong in a path: leave out what is before the @")
     if rest.startswith("//") and scheme != "file":
         raise ValueError(otherwise)
     return value.removeprefix("file://") if value.startswith("file:///") else value
@@ -250,7 +250,7 @@ def _root(value: str) -> str:
         )
     if ":" in value.partition("://")[2].rpartition("@")[0]:
         raise ValueError(
-            "credentials belong into warehouse.options: leave out what is before the @"
+            "credentials belong in warehouse.options: leave out what is before the @"
         )
     return store_location(value.strip()).uri
 

@@ -105,7 +105,7 @@ def test_a_warehouse_in_a_store_and_its_options() -> None:
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        ({"warehouse.root": "s3://key:secret@lake/w"}, "credentials belong into warehouse.options"),
+        ({"warehouse.root": "s3://key:secret@lake/w"}, "credentials belong in warehouse.options"),
         (
             {"warehouse.root": "ftp://lake/w"},
             "a folder, or a place in an object store that begins with",
