@@ -249,9 +249,7 @@ def _root(value: str) -> str:
             otherwise=f"write a folder, or a place in an object store that begins with {_STORES}",
         )
     if ":" in value.partition("://")[2].rpartition("@")[0]:
-        raise ValueError(
-            "credentials belong in warehouse.options: leave out what is before the @"
-        )
+        raise ValueError("credentials belong in warehouse.options: leave out what is before the @")
     return store_location(value.strip()).uri
 
 
