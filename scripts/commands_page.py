@@ -32,7 +32,7 @@ MEANINGS = {
     exits.USAGE: "wrong usage or settings; nothing was done",
     exits.FAILED: "anything else; what is printed says what happened and what to do",
     exits.NOTHING_YET: "there is no warehouse yet, or nothing is in its journal",
-    exits.INTERRUPTED: "Ctrl-C (`stream` ends with 0 after the first one)",
+    exits.INTERRUPTED: "Ctrl-C (`stream` and `relay` end with 0 after the first one)",
 }
 
 MORE = {
@@ -47,6 +47,7 @@ MORE = {
     "verify": ("runbook.md#the-normal-close", "runbook.md#verify-says-1"),
     "accept-loss": ("runbook.md#input-is-gone-for-good", "runbook.md#offsets-are-lost"),
     "correct": ("runbook.md#rows-came-after-the-close", "runbook.md#many-rows-are-late"),
+    "relay": ("following.md#into-a-kafka-topic",),
     "maintain": ("runbook.md#every-night",),
     "status": ("runbook.md#the-normal-close", "metrics.md"),
     "doctor": ("quickstart.md#the-same-step-by-step", "runbook.md#after-a-power-loss"),

@@ -5,6 +5,7 @@ A test compares the page with what this makes, so that neither can go on without
 
 from __future__ import annotations
 
+import inspect
 from itertools import groupby
 from pathlib import Path
 
@@ -55,7 +56,8 @@ budget_bytes = "512MiB"
 ```
 
 The same in the environment: `SPILLWAY_STATE__SLOTS=4`, and `SPILLWAY_KAFKA__OPTIONS` as a JSON
-object. Tables such as `kafka.options` are merged key by key.
+object. Tables such as `kafka.options` are merged key by key; no flag gives them, because every user
+of the host can read the arguments of a command.
 
 Relative paths belong to the folder of the settings file when they come from it or are defaults,
 and to the working directory when they come from the environment or a flag.
@@ -68,10 +70,11 @@ the embedded broker's data lie under `var/` too, however, and `make clean` remov
 another `warehouse.root` for what you want to keep.
 
 !!! note "When a change takes effect"
-    At the next start of `spillway stream`. A changed `query` is taken up
-    [between sessions](your-query.md#change-a-query); `state.groups`, `state.slots` and
-    `stream.start` are read when a warehouse is made, and a later change of them has no effect on
-    it.
+    A command reads the settings when it starts, so the stream takes a change up at its next start.
+    A changed `query` is taken up [between sessions](your-query.md#change-a-query). `state.slots` is
+    read when a warehouse is made; `stream.start`, `state.groups`, `state.shares` and the section
+    `plan` are read then, and again for what a changed query brings: new topics, other joins. At
+    any other time a change of these has no effect.
 """
 
 
@@ -82,7 +85,8 @@ def page() -> str:
         parts.append(f"## {section or 'query'}\n")
         if section:
             about = Settings.model_fields[section].annotation
-            parts.append(f"{(about.__doc__ or '').splitlines()[0]}\n")
+            first = inspect.cleandoc(about.__doc__ or "").partition("\n\n")[0]
+            parts.append(f"{' '.join(first.split())}\n")
         parts += [entry(each) for each in settings]
     return "\n".join(parts).rstrip() + "\n"
 

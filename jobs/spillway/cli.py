@@ -7,14 +7,17 @@ Each command has a module of its own in `spillway.commands`.
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 from typer.core import TyperGroup
 
 from spillway.commands import (
@@ -46,14 +49,39 @@ from spillway.private import open_private
 from spillway_schemas.exits import FAILED, INTERRUPTED, USAGE
 from spillway_schemas.settings import QUERIES
 
+_NUMBERS = {
+    "int_parsing": "a whole number is needed",
+    "float_parsing": "a number is needed",
+    "greater_than_equal": "{ge:g} or more is needed",
+}
+"""pydantic's words, which are for programmers, by its kind of error."""
+
+
+def _in_numbers(error: typer.BadParameter) -> None:
+    """Say in plain words what number an option takes."""
+    cause = error.__cause__
+    if not isinstance(cause, ValidationError):
+        return
+    item = cause.errors(include_url=False)[0]
+    if words := _NUMBERS.get(item["type"]):
+        error.message = f"{words.format(**item.get('ctx', {}))} (got {item['input']!r})"
+
 
 class CommandGroup(TyperGroup):
-    """All commands. Says where an option of every command belongs."""
+    """All commands. Says where an option of every command belongs, and what a number must be."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command. What it raises has a hint where such an option stands too late."""
         try:
             return super().invoke(ctx)
+        except typer.BadParameter as error:
+            _in_numbers(error)
+            raise
+        except BrokenPipeError:  # typer's end, 1, says of a day that it is not complete
+            complain("nobody reads the output any more (broken pipe)")
+            with suppress(OSError):  # or Python fails once more when it flushes at its end
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise SystemExit(FAILED) from None
         except Exception as error:  # typer does not say where its error of unknown options is
             option = getattr(error, "option_name", None)
             if option in ("--set", "--config"):
@@ -98,8 +126,15 @@ GROUPS = {
     "quarantine": quarantine.app,
     "config": config.app,
 }
+
+
+def _flowing(text: str) -> str:
+    """A docstring with a line for each paragraph: the terminal breaks them where it must."""
+    return "\n\n".join(" ".join(each.split()) for each in text.split("\n\n"))
+
+
 for _command in COMMANDS:
-    app.command()(_command)
+    app.command(help=_flowing(_command.__doc__ or ""))(_command)
 for _name, _group in GROUPS.items():
     app.add_typer(_group, name=_name)
 
@@ -198,11 +233,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _in_words(error: Exception) -> str:
     """An error, with what to do where it is the system's own and nothing has explained it."""
-    from spillway.storage.folders import StorageError, remedy  # loads what commands load late
+    from spillway.storage.folders import ADVICE, StorageError  # loads what commands load late
 
     text = str(error) or type(error).__name__
     if isinstance(error, OSError) and not isinstance(error, StorageError):
-        return ": ".join(filter(None, (text, remedy(error.errno))))
+        advice = ADVICE.get(error.errno or 0)
+        if advice is not None:
+            return f"{error.filename}: {advice}" if error.filename else advice
     return text
 
 

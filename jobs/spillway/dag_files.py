@@ -5,9 +5,19 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
+from spillway_schemas.exits import FAILED, USAGE
+
 
 class DagFileError(Exception):
     """The DAG file cannot be written there, and why."""
+
+    exit_code = FAILED
+
+
+class NoDagsFolder(DagFileError):
+    """The folder that was named is none."""
+
+    exit_code = USAGE
 
 
 def dags_folder() -> Path:
@@ -21,11 +31,11 @@ def dags_folder() -> Path:
 def write_dag_files(folder: Path) -> list[Path]:
     """Copy them into a folder that exists; the files written, or left as they are when equal.
 
-    Raises `DagFileError` when the folder is missing, or holds a file of that name which is another
-    one: it may have been changed on purpose.
+    Raises `NoDagsFolder` when the folder is missing, and `DagFileError` when it holds a file of
+    that name which is another one: it may have been changed on purpose.
     """
     if not folder.is_dir():
-        raise DagFileError(f"there is no folder {folder}: name Airflow's dags folder")
+        raise NoDagsFolder(f"there is no folder {folder}: name Airflow's dags folder")
     written = []
     for shipped in sorted(dags_folder().glob("*.py")):
         target, text = folder / f"spillway_{shipped.name}", shipped.read_text()

@@ -328,6 +328,13 @@ def main() -> int:
     except (JarError, JavaError) as error:
         print(f"setup: {error}", file=sys.stderr)
         return 3
+    except OSError as error:
+        print(
+            f"setup: {error.filename or var_folder()} cannot be written: {error.strerror}. Mend "
+            f"that, or set {VAR_VARIABLE} to another folder",
+            file=sys.stderr,
+        )
+        return 3
     print(f"setup: {count} jars retrieved and verified" if count else "setup: jars verified")
     return 0
 

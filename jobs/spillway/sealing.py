@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 from spillway import calendar
 from spillway.clock import Clock, rfc3339
-from spillway.kafka.client import cluster
+from spillway.kafka.client import cluster, demand_listener
 from spillway.protocol.seal import already, not_sealable, not_withdrawable, pending_after
 from spillway.protocol.state import JournalState
 from spillway.report.words import span_text
@@ -141,6 +141,7 @@ def _pending(warehouse: Warehouse, state: JournalState, settings: Settings) -> S
 
 
 def _end(settings: Settings, topics: list[str], at_ms: int | None) -> Offsets:
+    demand_listener(settings.kafka.bootstrap_servers)
     with cluster(settings.kafka.bootstrap_servers, settings.kafka.options) as view:
         return view.end_offsets(topics) if at_ms is None else view.offsets_for_time(topics, at_ms)
 

@@ -175,7 +175,7 @@ def columns_of(text: str, columns: frozenset[str]) -> frozenset[str]:
         elif token == ")":
             depth -= 1
             if depth < 0:
-                raise ExpressionError(") without (")
+                raise ExpressionError("there is a ) without a ( before it")
         elif token == "*" and (before in _BEFORE_OPERAND or before.lower() in KEYWORDS):
             raise ExpressionError("* stands for multiplication only")
         elif kind == "quoted":
@@ -184,7 +184,7 @@ def columns_of(text: str, columns: frozenset[str]) -> frozenset[str]:
             _name(token, before, after, columns, used)
             _literals(token.lower(), tokens[position + 1 :])
     if depth:
-        raise ExpressionError("( without )")
+        raise ExpressionError("a ( is not closed")
     if not used:
         raise ExpressionError(_reads_nothing(tokens, columns))
     return frozenset(used)
@@ -237,8 +237,10 @@ def _literals(name: str, rest: list[tuple[str, str]]) -> None:
         return
     for argument in wanted:
         if not _is_literal(argument):
-            which = "the first argument" if name in LITERAL_FIRST else "all arguments but the first"
-            raise ExpressionError(f"{name} takes literals only as {which}")
+            which = "first argument" if name in LITERAL_FIRST else "arguments after the first"
+            raise ExpressionError(
+                f"the {which} of {name} must be written out: a number, or text in single quotes"
+            )
         if name == "strpos" and (odd := _PATTERN.search(argument[0][1])):
             raise ExpressionError(
                 f"strpos takes no {odd[0]!r}: it would be read as a regular expression. Use like"

@@ -386,6 +386,8 @@ def _validated(file: TomlFile) -> Scenario:
             dotted = ".".join(str(part) for part in place)
             text = item["msg"].removeprefix("Value error, ")
             if item["type"] == "extra_forbidden":
-                text = "there is no such setting"
+                text = "there is no such key"
+            elif item["type"] == "missing":
+                text = "missing"
             lines.append(f"{file.where(place)}: {dotted}: {text}".replace(": : ", ": "))
         raise ScenarioError("\n".join(lines)) from None

@@ -108,7 +108,7 @@ def _refuse_credentials(servers: str) -> None:
     """They are not repeated: where one ends and the next begins is not known."""
     if "@" in servers:
         raise ValueError(
-            "host:port is needed, without what is before the @: a login belongs into kafka.options"
+            "host:port is needed, without what is before the @: a login belongs in kafka.options"
         )
 
 
@@ -127,7 +127,7 @@ def _registry(value: str) -> str:
     for url in urls:
         if "@" in url:
             raise ValueError(
-                "an address is needed, without what is before the @: a login belongs into "
+                "an address is needed, without what is before the @: a login belongs in "
                 "registry.options, basic.auth.user.info"
             )
         if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", url):
@@ -150,6 +150,18 @@ def _listener(value: str) -> str:
         told = hide_before_at(place)
         raise ValueError(f"{told!r} is not host:port, such as 127.0.0.1:9464; empty: off")
     return place
+
+
+_MASTER = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|spark://.+|yarn|k8s://.+")
+
+
+def _master(value: str) -> str:
+    if _MASTER.fullmatch(value.strip()) is None:
+        raise ValueError(
+            "one of local[*], local[cores], local-cluster[n,cores,MiB], spark://host:port, yarn, "
+            "k8s://..."
+        )
+    return value.strip()
 
 
 def _power_of_two(value: int) -> int:
@@ -202,17 +214,22 @@ def _start(value: str) -> str:
     )
 
 
-def _location(value: str) -> str:
+_STORES = ", ".join(f"{each}://" for each in PROVIDERS)
+
+
+def _location(
+    value: str,
+    *,
+    otherwise: str = "a local path is needed; only warehouse.root may be in an object store "
+    f"({_STORES})",
+) -> str:
     if not value.strip():
         raise ValueError("an empty path; give a folder")
     scheme, colon, rest = value.strip().partition(":")
     if colon and "/" not in scheme and "@" in _may_be_secret(scheme, rest):
-        raise ValueError("credentials do not belong into a path: leave out what is before the @")
+        raise ValueError("credentials do not belong in a path: leave out what is before the @")
     if rest.startswith("//") and scheme != "file":
-        raise ValueError(
-            "a local path is needed; only warehouse.root may be elsewhere, in an object store "
-            f"({', '.join(f'{each}://' for each in PROVIDERS)})"
-        )
+        raise ValueError(otherwise)
     return value.removeprefix("file://") if value.startswith("file:///") else value
 
 
@@ -227,11 +244,12 @@ Location = Annotated[str, AfterValidator(_location)]
 
 def _root(value: str) -> str:
     if not is_uri(value.strip()):
-        return _location(value)
-    if ":" in value.partition("://")[2].rpartition("@")[0]:
-        raise ValueError(
-            "credentials belong into warehouse.options: leave out what is before the @"
+        return _location(
+            value,
+            otherwise=f"write a folder, or a place in an object store that begins with {_STORES}",
         )
+    if ":" in value.partition("://")[2].rpartition("@")[0]:
+        raise ValueError("credentials belong in warehouse.options: leave out what is before the @")
     return store_location(value.strip()).uri
 
 
@@ -543,7 +561,7 @@ class SpillSettings(Section):
             "TR-05-04 pushes 30 % at a time; its Figure 9 says that less gives more results, its "
             "Figure 10 that it happens more often. The laboratory's days: 5 % gives up to 13 "
             "points more of the ceiling than 30 %, 2 % hardly more. A spill takes at least what "
-            "the epoch brought, and four files.",
+            "its epoch brought, and what four files hold.",
         ),
     )
     inactive_s: float = Field(
@@ -911,7 +929,8 @@ class SessionSettings(Section):
         description=(
             "Whether a window reaches over the end of a session: rows that have not expired then "
             "join with those of the next session too, and such a result belongs to the later one. "
-            "For queries with a window on every join. A warehouse keeps what it began with."
+            "For queries with a window on every join. A warehouse keeps what it began with until "
+            "its query changes."
         ),
         json_schema_extra=_about(
             "true/false",
@@ -1064,10 +1083,10 @@ class MetricsSettings(Section):
 class SparkSettings(Section):
     """Where the jobs run."""
 
-    master: str = Field(
+    master: Annotated[str, AfterValidator(_master)] = Field(
         default="local[*]",
-        min_length=1,
-        description="Spark master: local[*], local-cluster[n,cores,MiB], spark://host:port, ...",
+        description="Spark master: local[*], local[cores], local-cluster[n,cores,MiB], "
+        "spark://host:port, yarn, or k8s://...",
         json_schema_extra=_about("master", "All cores of this machine; nothing to install."),
     )
     ui_port: int = Field(

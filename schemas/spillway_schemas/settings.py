@@ -143,7 +143,7 @@ def catalogue() -> list[Setting]:
             description=info.description or "",
             why=_extra(info, "why"),
             default=_value(_DEFAULTS, name),
-            env=ENV_PREFIX + name.replace(".", ENV_DELIMITER).upper(),
+            env=_variable(name),
         )
         for name, info in _fields()
     ]
@@ -173,8 +173,15 @@ def load_settings(
     from_env, env_names = _read_environment(environ, problems)
     flags = {name: value for name, value in (overrides or {}).items() if value is not None}
     known = {name for name, _ in _fields()}
-    for name in flags:
-        if name not in known:
+    for name, value in list(flags.items()):
+        table = next((each for each in TABLES if f"{name}.".startswith(f"{each}.")), None)
+        if table is not None and isinstance(value, str):
+            del flags[name]
+            problems.append(
+                f"--set {name}: no flag gives a table: write it into the settings file below "
+                f"[{table}], or as a JSON object into {_variable(table)}"
+            )
+        elif name not in known:
             problems.append(f"--set {name}: {_unknown(name, known)}")
     merged: dict[str, Any] = {}
     origins = {name: SettingOrigin("default") for name in known}
@@ -367,6 +374,10 @@ def _fields() -> Iterator[tuple[str, FieldInfo]]:
             yield name, info
 
 
+def _variable(name: str) -> str:
+    return ENV_PREFIX + name.replace(".", ENV_DELIMITER).upper()
+
+
 def _is_table(name: str) -> bool:
     return name in TABLES
 
@@ -467,6 +478,7 @@ def _explain(
     """One line for each problem: where it is, what it is, what is allowed. `said`: of the chosen
     query."""
     lines = []
+    told: dict[tuple[str, str], int] = {}
     for item in error.errors(include_url=False):
         location = tuple(str(part) for part in item["loc"])
         if item["type"] == "default_factory_not_called":
@@ -488,7 +500,13 @@ def _explain(
         got = f" (got {_brief(item['input'])})" if repeated else ""
         # A flag and a variable say the name already.
         named = where if _says(origin) else f"{where}: {name}"
-        lines.append(f"{named}: {text[:1].lower()}{text[1:]}{got}")
+        text = f"{text[:1].lower()}{text[1:]}"
+        if got and (before := told.get((named, got))) is not None:
+            # Of a setting that takes one kind of value or another: it is neither.
+            lines[before] = f"{lines[before].removesuffix(got)}, or {text}{got}"
+            continue
+        told[named, got] = len(lines)
+        lines.append(f"{named}: {text}{got}")
     return [hide_credentials(line.removeprefix(": ")) for line in lines]
 
 
@@ -504,6 +522,9 @@ _WORDS = {
     "float_parsing": "a number is needed",
     "float_type": "a number is needed",
     "string_type": "text in quotes is needed",
+    "string_too_short": "it is empty",
+    "dict_type": "a table is needed: names with a value each; in a variable it is a JSON object",
+    "model_type": "it is a section: write its settings below a line with its name in brackets",
 }
 """pydantic's words where they are for programmers."""
 

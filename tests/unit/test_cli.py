@@ -208,5 +208,5 @@ def test_an_error_is_told_where_its_details_cannot_be_kept(
     (tmp_path / "var").write_text("no folder")
     assert code(*settings, "topics") == 3
     error, details = capsys.readouterr().err.splitlines()
-    assert error.endswith("Too many open files: raise the limit (`ulimit -n`)")
+    assert error == "spillway: too many open files: raise the limit (`ulimit -n`)"
     assert details.startswith("(details are not kept: ")

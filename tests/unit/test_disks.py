@@ -125,7 +125,19 @@ def test_a_folder_is_tried_by_writing(disk: Disk) -> None:
     disk.remount("ro")
     found = judge_folder("warehouse", "/w", "warehouse.root", try_folder(disk.path), "tmpfs")
     assert (found.status, found.what) == ("fail", "/w cannot be written: Read-only file system")
-    assert found.mend == "give this user access to it, or set warehouse.root to another folder"
+    assert found.mend == "mount it for writing, or set warehouse.root to another folder"
+
+
+@pytest.mark.parametrize(
+    ("error", "mend"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied"), "give this user access to it"),
+        (NotADirectoryError(errno.ENOTDIR, "Not a directory"), "mend that"),
+    ],
+)
+def test_what_to_do_about_a_folder_follows_from_the_error(error: OSError, mend: str) -> None:
+    found = judge_folder("warehouse", "/w", "warehouse.root", Trial(seconds=0, error=error), "ext4")
+    assert found.mend == f"{mend}, or set warehouse.root to another folder"
 
 
 def test_a_folder_that_hangs_does_not_hang_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:

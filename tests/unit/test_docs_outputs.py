@@ -346,6 +346,7 @@ class Ends:
 def _sealing(stage: Stage) -> None:
     fill_journal(open_warehouse(str(stage.root)), make_day(12).entries)
     stage.patch.setattr(sealing, "cluster", contextmanager(lambda *_: iter([Ends()])))
+    stage.patch.setattr(sealing, "demand_listener", lambda _: None)
 
 
 @makes("seal")

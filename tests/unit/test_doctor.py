@@ -115,6 +115,13 @@ def test_memory_is_judged_by_all_slots_together(free, in_memory, available, stat
     assert ("state.budget_bytes" in check.mend) == (status != "ok")
 
 
+def test_no_budget_is_advised_where_there_is_no_room_at_all():
+    check = judge_memory(
+        slots=4, budget_bytes=GIB, free_bytes=0, in_memory=True, available_bytes=8 * GIB
+    )
+    assert (check.status, check.mend) == ("fail", "set state.root to a folder with more room")
+
+
 @pytest.mark.parametrize(
     ("config", "statuses"),
     [

@@ -105,6 +105,58 @@ MISTAKES = [
         "there is no setting state.slotz; did you mean state.slots?",
     ),
     Mistake(
+        "a number or a word, and neither",
+        ("--set", "maintenance.archive_journal_days=soon", "config", "show"),
+        "spillway: --set maintenance.archive_journal_days: a whole number is needed, or input "
+        "should be 'never' (got 'soon')",
+    ),
+    Mistake(
+        "no query",
+        ("--set", "query=", "explain"),
+        "spillway: --set query: it is empty (got '')",
+    ),
+    Mistake(
+        "a table by a flag",
+        ("--set", 'kafka.options={"security.protocol": "SSL"}', "config", "show"),
+        "spillway: --set kafka.options: no flag gives a table: write it into the settings file "
+        "below [kafka.options], or as a JSON object into SPILLWAY_KAFKA__OPTIONS",
+    ),
+    Mistake(
+        "an option of a table by a flag",
+        ("--set", "warehouse.options.aws_region=x", "config", "show"),
+        "--set warehouse.options.aws_region: no flag gives a table: write it into the settings "
+        "file below [warehouse.options], or as a JSON object into SPILLWAY_WAREHOUSE__OPTIONS",
+    ),
+    Mistake(
+        "a list in place of a table, in a variable",
+        ("config", "show"),
+        "SPILLWAY_KAFKA__OPTIONS: a table is needed: names with a value each; in a variable it is "
+        "a JSON object",
+        env={"SPILLWAY_KAFKA__OPTIONS": '["SSL"]'},
+    ),
+    settings_file(
+        "a section that is a text",
+        'kafka = "broker:9092"\n',
+        "s.toml:1: kafka: it is a section: write its settings below a line with its name",
+    ),
+    Mistake(
+        "a master that Spark does not have",
+        ("--set", "spark.master=loca[2]", "config", "show"),
+        "--set spark.master: one of local[*], local[cores], local-cluster[n,cores,MiB], "
+        "spark://host:port, yarn, k8s://... (got 'loca[2]')",
+    ),
+    Mistake(
+        "an object store that does not exist",
+        ("--set", "warehouse.root=s4://lake/w", "config", "show"),
+        "--set warehouse.root: write a folder, or a place in an object store that begins with "
+        "s3://, gs://, abfss:// (got 's4://lake/w')",
+    ),
+    Mistake(
+        "state in an object store",
+        ("--set", "state.root=s3://lake/w", "config", "show"),
+        "--set state.root: a local path is needed; only warehouse.root may be in an object store",
+    ),
+    Mistake(
         "a flag of nothing",
         ("--set", "", "stream"),
         "'': write --set section.name=value",
@@ -313,6 +365,40 @@ MISTAKES = [
     ),
     Mistake("nothing to produce", ("produce",), "name a scenario, or a recording with --replay"),
     Mistake(
+        "two things to produce",
+        ("produce", "demo", "--replay", "r.jsonl"),
+        "a scenario and --replay at once: leave one of them out",
+    ),
+    Mistake(
+        "a topic for a scenario",
+        ("produce", "demo", "--topic", "stock"),
+        "--topic goes with --replay: a scenario names its topics",
+    ),
+    Mistake(
+        "processes for a recording",
+        ("produce", "--replay", "r.jsonl", "--processes", "2"),
+        "--processes goes with a scenario: one process sends a recording",
+    ),
+    Mistake(
+        "a folder in place of a recording",
+        ("produce", "--replay", "."),
+        "spillway: .: it is a folder; name a file",
+    ),
+    Mistake(
+        "a folder of DAGs that is not there",
+        ("airflow", "dags", "dags"),
+        "spillway: there is no folder dags: name Airflow's dags folder",
+    ),
+    Mistake(
+        "jars into a file",
+        ("setup",),
+        "r.jsonl/jars cannot be written: Not a directory. Mend that, or set SPILLWAY_VAR to "
+        "another folder",
+        code=3,
+        files={"r.jsonl": ""},
+        env={"SPILLWAY_VAR": "r.jsonl"},
+    ),
+    Mistake(
         "a recording that is not there",
         ("produce", "--replay", "gone.jsonl"),
         "spillway: gone.jsonl: there is no such file",
@@ -352,12 +438,22 @@ MISTAKES = [
     Mistake(
         "a speed below nothing",
         ("produce", "sample-day", "--speed", "-1"),
-        "Invalid value for '--speed': Input should be greater than or equal to 0",
+        "Invalid value for '--speed': 0 or more is needed (got '-1')",
+    ),
+    Mistake(
+        "a count that is no number",
+        ("maintain", "--keep-spilled-days", "week"),
+        "Invalid value for '--keep-spilled-days': a whole number is needed (got 'week')",
+    ),
+    Mistake(
+        "a speed that is no number",
+        ("produce", "sample-day", "--speed", "fast"),
+        "Invalid value for '--speed': a number is needed (got 'fast')",
     ),
     Mistake(
         "a producer without a process",
         ("produce", "sample-day", "--processes", "0"),
-        "Invalid value for '--processes': Input should be greater than or equal to 1",
+        "Invalid value for '--processes': 1 or more is needed (got '0')",
     ),
     Mistake(
         "no Java, for a broker",
@@ -506,6 +602,13 @@ def test_a_day_whose_seal_is_pending_is_told(
             "--at 'noon': write now, read, close, or a time",
         ),
         (("seal", "--session", DAY), 0, f"{DAY} is sealed already"),
+        (("seal", "--session", NEXT), 3, START_ONE),
+        (("status", "--report", "."), 2, "--report: . cannot be written: it is a folder"),
+        (
+            ("status", "--report", "none/day.html"),
+            2,
+            "--report: none/day.html cannot be written: No such file or directory",
+        ),
         (("quarantine", "list", "--session", DAY), 0, f"No row is quarantined of session {DAY}."),
         (("rebalance", "--move", "x"), 2, "'x': write, for example, --move 9/17:1"),
         (("rebalance", "--spill", "0:lots"), 2, "'0:lots': 'lots' is not a size such as 100MiB"),
@@ -582,6 +685,26 @@ def test_escape_codes_of_a_library_do_not_get_through(
 )
 def test_plain_text(text: str, wanted: str) -> None:
     assert plain(text) == wanted
+
+
+@pytest.mark.parametrize("arguments", [("config", "show"), ("config", "show", "--json")])
+def test_output_that_nobody_reads_says_nothing_of_the_day(
+    arguments: tuple[str, ...], here: Path
+) -> None:
+    """`spillway verify ... | head -1` must not end with 1: that is a day that is not complete."""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    with os.fdopen(theirs, "w") as unread:
+        done = subprocess.run(
+            [sys.executable, "-c", "from spillway.cli import main; main()", *arguments],
+            stdout=unread,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+    assert done.returncode == 3, done.stderr
+    assert "Exception" not in done.stderr
 
 
 def test_no_escape_codes_when_stderr_is_no_terminal(here: Path) -> None:

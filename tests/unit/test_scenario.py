@@ -44,7 +44,8 @@ def test_a_streams_own_two_values_win_over_the_scenarios():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("seed = 3", "sed = 3"), r":2: sed: there is no such setting"),
+        (("seed = 3", "sed = 3"), r":2: sed: there is no such key"),
+        (("[streams.", "[stream."), r"^[^\n]*: streams: missing"),
         (("count = 10", "count = 0"), r":6: keys\.count"),
         (("count = 10", "count = 10\ndistribution = 'pareto'"), r":7: keys\.distribution"),
         (('kind = "stock"', 'kind = "bond"'), r":8: streams\.stock\.kind"),

@@ -62,6 +62,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
 
     Broker.asked = []
     monkeypatch.setattr(sealing, "cluster", cluster)
+    monkeypatch.setattr(sealing, "demand_listener", lambda _: None)
     return Broker.asked
 
 
@@ -252,6 +253,7 @@ def test_kafka_and_the_warehouse_are_those_of_the_settings(
         return opened(place)
 
     monkeypatch.setattr(sealing, "cluster", cluster)
+    monkeypatch.setattr(sealing, "demand_listener", given.append)
     monkeypatch.setattr(sealing, "opened", warehouse)
     place = Place(tmp_path / "w")
     place.journal(*BEGUN)
@@ -259,6 +261,7 @@ def test_kafka_and_the_warehouse_are_those_of_the_settings(
     settings = place.settings
     assert given == [
         settings.warehouse,
+        settings.kafka.bootstrap_servers,
         (settings.kafka.bootstrap_servers, settings.kafka.options),
     ]
 

@@ -105,10 +105,13 @@ def test_a_warehouse_in_a_store_and_its_options() -> None:
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        ({"warehouse.root": "s3://key:secret@lake/w"}, "credentials belong into warehouse.options"),
-        ({"warehouse.root": "ftp://lake/w"}, "a local path is needed"),
-        ({"state.root": "s3://lake/w"}, "only warehouse.root may be elsewhere"),
-        ({"kafka.data_dir": "gs://lake/w"}, "only warehouse.root may be elsewhere"),
+        ({"warehouse.root": "s3://key:secret@lake/w"}, "credentials belong in warehouse.options"),
+        (
+            {"warehouse.root": "ftp://lake/w"},
+            "a folder, or a place in an object store that begins with",
+        ),
+        ({"state.root": "s3://lake/w"}, "only warehouse.root may be in an object store"),
+        ({"kafka.data_dir": "gs://lake/w"}, "only warehouse.root may be in an object store"),
         ({"warehouse.options": {"region": "x"}}, "is no option of an object store"),
         ({"warehouse.options": {"aws_conditional_put": "disabled"}}, "are always on"),
         ({"warehouse.options": {"timeout": SECRET}}, "timeout: write a length of time"),

@@ -16,13 +16,16 @@ def maintain(
         bool, typer.Option("--dry-run", help="Only say what would be done.")
     ] = False,
     keep_spilled_days: Annotated[
-        int | None, typer.Option(min=0, help="Instead of maintenance.keep_spilled_days.")
+        int | None,
+        typer.Option(min=0, metavar="N", help="Instead of maintenance.keep_spilled_days."),
     ] = None,
     keep_statistics_days: Annotated[
-        int | None, typer.Option(min=0, help="Instead of maintenance.keep_statistics_days.")
+        int | None,
+        typer.Option(min=0, metavar="N", help="Instead of maintenance.keep_statistics_days."),
     ] = None,
     archive_journal_days: Annotated[
-        int | None, typer.Option(min=0, help="Instead of maintenance.archive_journal_days.")
+        int | None,
+        typer.Option(min=0, metavar="N", help="Instead of maintenance.archive_journal_days."),
     ] = None,
     json_: AsJson = False,
 ) -> None:

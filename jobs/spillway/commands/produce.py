@@ -58,8 +58,14 @@ def produce(
 
     settings = given.settings()
     servers, options = settings.kafka.bootstrap_servers, settings.kafka.options
-    if (scenario is None) == (replay is None):
+    if scenario is None and replay is None:
         raise typer.BadParameter("name a scenario, or a recording with --replay")
+    if scenario is not None and replay is not None:
+        raise typer.BadParameter("a scenario and --replay at once: leave one of them out")
+    if topic is not None and replay is None:
+        raise typer.BadParameter("--topic goes with --replay: a scenario names its topics")
+    if processes is not None and scenario is None:
+        raise typer.BadParameter("--processes goes with a scenario: one process sends a recording")
     # Before the bar: what is wrong is said alone.
     chosen = None if scenario is None else load_scenario(scenario)
     assured = partial(assure_new, settings)

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import NoReturn
 
 import typer
@@ -14,10 +15,23 @@ from pydantic import SecretStr
 from rich.console import Console
 
 from spillway.plain import plain
+from spillway_schemas.exits import FAILED
 from spillway_schemas.secret import hide, hide_credentials
 
-out = Console()
-err = Console(stderr=True)
+
+class _Console(Console):
+    """One that does not end with 1 when nobody reads it: that says of a day that it is not
+    complete."""
+
+    def on_broken_pipe(self) -> None:
+        """End the process; rich's own code."""
+        with suppress(SystemExit):
+            super().on_broken_pipe()
+        raise SystemExit(FAILED)
+
+
+out = _Console()
+err = _Console(stderr=True)
 
 _secrets: list[Mapping[str, SecretStr]] = []
 """Settings that may hold some: texts of libraries quote them."""

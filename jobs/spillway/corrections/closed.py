@@ -61,7 +61,7 @@ def closed_session(warehouse: Warehouse, session: str, fingerprint: str) -> Clos
     if genesis.carry:
         raise CorrectionRefused(
             "sessions carry their rows into the next one (session.carry), so a row of this one may "
-            "belong into results of another, and corrections are not built for that: make the days "
+            "be part of results of another, and corrections are not built for that: make the days "
             "again, see the runbook, `Make a day again`"
         )
     events = [each for each in warehouse.sessions.read() if each.session == session]

@@ -30,6 +30,12 @@ SLOW_S = 1.0
 """An epoch writes several files one after another, each as the trial does."""
 PATIENCE_S = 10.0
 """A disk or a mount that does not answer for so long hangs."""
+ACCESS = {
+    errno.EACCES: "give this user access to it",
+    errno.EPERM: "give this user access to it",
+    errno.EROFS: "mount it for writing",
+}
+"""What to do where a folder cannot be written, by the error's number."""
 NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "ceph", "glusterfs"}
 
 
@@ -107,11 +113,12 @@ def judge_folder(name: str, place: str, setting: str, trial: Trial, kind: str) -
     if trial.error is not None and trial.error.errno in (errno.ENOSPC, errno.EDQUOT):
         return Check(name, "fail", f"{place}: no space is left", f"free some there, {elsewhere}")
     if trial.error is not None:
+        mend = ACCESS.get(trial.error.errno or 0, "mend that")
         return Check(
             name,
             "fail",
             f"{place} cannot be written: {trial.error.strerror}",
-            f"give this user access to it, {elsewhere}",
+            f"{mend}, {elsewhere}",
         )
     if name == "warehouse" and trial.free_bytes < LITTLE_DISK:
         return Check(

@@ -255,10 +255,9 @@ def judge_memory(
     """
     needed = slots * budget_bytes
     asked = f"{slots} slots x {bytes_text(budget_bytes)} = {bytes_text(needed)}"
-    fits = bytes_text(min(free_bytes, available_bytes) // 2 // slots)
-    remedy = (
-        f"lower state.budget_bytes (to {fits}, say), or set state.root to a folder with more room"
-    )
+    fits = min(free_bytes, available_bytes) // 2 // slots
+    lower = f"lower state.budget_bytes (to {bytes_text(fits)}, say), or " if fits else ""
+    remedy = f"{lower}set state.root to a folder with more room"
     if needed > free_bytes:
         return Check(
             "memory", "fail", f"{asked}, but state.root has only {bytes_text(free_bytes)}", remedy

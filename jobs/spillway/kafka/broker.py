@@ -39,6 +39,7 @@ from spillway.jars import JarError, JavaError, demand_java, jar_paths, java_comm
 from spillway.kafka.client import KafkaUnavailable, cluster
 from spillway.kafka.properties import HOST, LOG4J, java_options, server_properties
 from spillway.private import open_private, private_folder
+from spillway_schemas.exits import FAILED
 
 DEFAULT_PORT = 19092
 HEAP_MB = 512
@@ -49,6 +50,8 @@ STOP_TIMEOUT_S = 20.0
 
 class BrokerError(RuntimeError):
     """The embedded broker cannot be started or stopped; the message says why and what to do."""
+
+    exit_code = FAILED
 
 
 @dataclass(frozen=True)

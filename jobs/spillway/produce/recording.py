@@ -62,7 +62,8 @@ class Piece:
 def pieces(path: Path, topic: str | None = None) -> Iterator[Piece]:
     """The rows of a recording, in order. Raises RecordingError."""
     if not path.is_file():
-        raise RecordingError(f"{path}: there is no such file")
+        what = "it is a folder; name a file" if path.is_dir() else "there is no such file"
+        raise RecordingError(f"{path}: {what}")
     if path.suffix == ".parquet":
         read = _from_parquet
     elif _json_name(path) is not None:

@@ -46,9 +46,10 @@ class RelayPosition(BaseModel):
 def demand_fit(topic: str, inputs: Iterable[str]) -> None:
     """Raise `UnfitTopic` for a name that Kafka refuses, and for one of the query's `inputs`."""
     try:
+        topic_name(topic)
         topic_name(position_topic(topic))
     except ValueError as error:
-        raise UnfitTopic(f"--topic: {error} (with the topic of the position)") from None
+        raise UnfitTopic(f"--topic: {error}") from None
     if {topic, position_topic(topic)} & set(inputs):
         raise UnfitTopic(f"--topic: {topic} is read by the query: results would be joined again")
 

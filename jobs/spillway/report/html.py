@@ -45,11 +45,11 @@ Row = tuple[str, str]
 
 
 def write_report(status: Status, path: Path, phases: Sequence[Row] = ()) -> None:
-    """Write the report of the session in `status.detail` to `path`, whole or not at all.
+    """Write the report of the session in `status.detail` to `path`, whole or not at all. Its
+    folder must be there.
 
     `phases`: more rows for the table of figures, e.g. what each phase of the demo took.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fresh.write_text(report_html(status, phases), encoding="utf-8")
     fresh.replace(path)

@@ -16,11 +16,18 @@ from spillway.report.looking import Looker
 from spillway.report.model import Status
 from spillway.report.terminal import render, updated_text
 from spillway.tables import NothingYet, NoWarehouse
+from spillway_schemas.exits import USAGE
 from spillway_schemas.settings import Settings
 
 WATCH_EVERY_S = 1.0
 SESSIONS = 10
 """Sessions that are shown, unless all are asked for or an older one needs somebody."""
+
+
+class ReportRefused(Exception):
+    """The file of `--report` cannot be written."""
+
+    exit_code = USAGE
 
 
 def show_status(
@@ -38,8 +45,10 @@ def show_status(
     `adaptations` shows the history of decisions instead. `as_json` prints one JSON object a look
     (one a line with `watch`); `report` also writes the HTML report of the newest session that has
     results. JSON and report have every session; the terminal has with `every_session`. Raises
-    `NoWarehouse`, `NothingYet`.
+    `NoWarehouse`, `NothingYet`, `ReportRefused`.
     """
+    if report is not None and report.is_dir():
+        raise ReportRefused(f"--report: {report} cannot be written: it is a folder")
     looker = Looker(settings)
     newest = None if as_json or every_session else SESSIONS
     if adaptations:
@@ -53,7 +62,10 @@ def show_status(
     if report is not None:
         found = looker.look()
         session = next((s.session for s in found.sessions if s.results_run_time), found.session)
-        write_report(looker.look(session), report)
+        try:
+            write_report(looker.look(session), report)
+        except OSError as error:
+            raise ReportRefused(f"--report: {report} cannot be written: {error.strerror}") from None
         out.print(Text(f"report: {report}"), soft_wrap=True)
 
 
