@@ -159,6 +159,7 @@ class Controller:
             rate=_by_group(held, "rate", groups),
             loss=_by_group(held, "expected_loss", groups),
             spilled_bytes=_by_group(held, "spilled_bytes", groups).astype(np.int64),
+            came=rows_in,
             parents=self.parents,
         )
         self._looked_s, self._rows_in = now_s, rows_in

@@ -303,7 +303,7 @@ def test_the_controller_tells_groups_of_two_joins_with_one_value_apart():
     controller.note([SlotTotals(slot=0, budget_bytes=1, state_bytes=1, folder_bytes=0, rows=1)])
     controller.decide(60, groups, pa.table(figures), set())
     (view,) = seen
-    assert view.bytes.tolist() == figures["bytes"]
+    assert view.bytes.tolist() == view.came.tolist() == figures["bytes"]
     assert view.join.tolist() == [0] * 4 + [1] * 4 + [2] * 4
 
 
