@@ -95,7 +95,8 @@ class Order:
 
 @dataclass
 class _Seen:
-    """What a slot did so far; `sampled`: results since the last look."""
+    """What a slot did so far. `sampled`: results since the last look; `spilled_bytes`: less what
+    has come back."""
 
     sampled: int = 0
     spilled_bytes: int = 0
@@ -126,7 +127,7 @@ class Controller:
         for total in totals:
             seen = self._slots.setdefault(total.slot, _Seen())
             seen.sampled += total.results
-            seen.spilled_bytes += total.spilled_bytes
+            seen.spilled_bytes += total.spilled_bytes - total.returned_bytes
 
     def decide(
         self, now_s: float, groups: GroupMap, figures: pa.Table, cut: Iterable[int]

@@ -242,6 +242,7 @@ def test_the_controller_shows_the_policy_what_the_slots_hold(day: Day):
             rows=1,
             results=5 + s,
             spilled_bytes=80 * s,
+            returned_bytes=10 * s,
         )
         for s in (0, 1)
     ]
@@ -274,7 +275,7 @@ def test_the_controller_shows_the_policy_what_the_slots_hold(day: Day):
     assert view.sampled.tolist() == [10, 12]
     # A slot spills at four fifths of its budget.
     assert view.budget.tolist() == [1250, 1250]
-    assert view.session_bytes == 120 + 160
+    assert view.session_bytes == 120 + 2 * (80 - 10), "what comes back is not made anew"
     assert (view.elapsed_s, view.left_s, view.collection_s) == (60, 540, 60)
     assert order.forced == {0: 7}
     assert controller.forced_bytes == 7
