@@ -17,9 +17,11 @@ import pyarrow.compute as pc
 
 from benchmarks.lab.workload import F64, I64
 from spillway.engine.groups import GroupMap
+from spillway.engine.statistics import shares_of
 from spillway.policy import registry
 from spillway.policy.guards import guarded
 from spillway.policy.view import Advice, ForceSpill, MoveGroup, View
+from spillway_schemas.hash_space import ROOT
 from spillway_schemas.journal import Prefix, SlotTotals
 from spillway_schemas.setting_fields import RebalanceSettings, SpillSettings
 
@@ -93,7 +95,8 @@ class Order:
 
 @dataclass
 class _Seen:
-    """What a slot did so far; `sampled`: results since the last look."""
+    """What a slot did so far. `sampled`: results since the last look; `spilled_bytes`: less what
+    has come back."""
 
     sampled: int = 0
     spilled_bytes: int = 0
@@ -107,6 +110,8 @@ class Controller:
     memory_bytes: int
     """Of each slot, at which it spills: `THRESHOLD` of its budget."""
     day_s: float
+    parents: tuple[int, ...] = (ROOT,)
+    """Of the joins whose groups these are: see `View`."""
     adaptations: int = 0
     """Times that something moved."""
     moved_groups: int = 0
@@ -122,7 +127,7 @@ class Controller:
         for total in totals:
             seen = self._slots.setdefault(total.slot, _Seen())
             seen.sampled += total.results
-            seen.spilled_bytes += total.spilled_bytes
+            seen.spilled_bytes += total.spilled_bytes - total.returned_bytes
 
     def decide(
         self, now_s: float, groups: GroupMap, figures: pa.Table, cut: Iterable[int]
@@ -130,8 +135,8 @@ class Controller:
         """Look at the slots and ask the policy. `cut`: groups that were ever spilled."""
         held = figures.filter(pc.field("resident"))
         slots = [self._slots[s] for s in sorted(self._slots)]
-        bytes_ = _by_group(held, "bytes", len(groups)).astype(np.int64)
-        rows_in = _by_group(held, "rows_in", len(groups)).astype(np.int64)
+        bytes_ = _by_group(held, "bytes", groups).astype(np.int64)
+        rows_in = _by_group(held, "rows_in", groups).astype(np.int64)
         span_s = now_s - self._looked_s
         spilled = np.zeros(len(groups), dtype=np.bool_)
         spilled[list(cut)] = True
@@ -139,7 +144,7 @@ class Controller:
             groups=tuple(groups.prefixes),
             slot=groups.slots.astype(np.int64),
             bytes=bytes_,
-            results=_by_group(held, "results", len(groups)).astype(np.int64),
+            results=_by_group(held, "results", groups).astype(np.int64),
             processed=rows_in - self._rows_in,
             spilled=spilled,
             budget=np.full(len(slots), round(self.memory_bytes / THRESHOLD), dtype=np.int64),
@@ -152,9 +157,11 @@ class Controller:
             elapsed_s=now_s,
             left_s=self.day_s - now_s,
             forced_bytes=self.forced_bytes,
-            rate=_by_group(held, "rate", len(groups)),
-            loss=_by_group(held, "expected_loss", len(groups)),
-            spilled_bytes=_by_group(held, "spilled_bytes", len(groups)).astype(np.int64),
+            rate=_by_group(held, "rate", groups),
+            loss=_by_group(held, "expected_loss", groups),
+            spilled_bytes=_by_group(held, "spilled_bytes", groups).astype(np.int64),
+            came=rows_in,
+            parents=self.parents,
         )
         self._looked_s, self._rows_in = now_s, rows_in
         for each in slots:
@@ -172,8 +179,9 @@ class Controller:
         return Order(moves, forced)
 
 
-def _by_group(held: pa.Table, column: str, groups: int) -> F64:
+def _by_group(held: pa.Table, column: str, groups: GroupMap) -> F64:
     """(g,) a column of the slots' newest statistics."""
     values = held[column].to_numpy().astype(np.float64)
-    at = held["value"].to_numpy()
-    return np.bincount(at, weights=values, minlength=groups).astype(np.float64)
+    # By depth, too: groups of two joins of a tree may have one value.
+    _, at, _ = shares_of(held["depth"].to_numpy(), held["value"].to_numpy(), groups)
+    return np.bincount(at, weights=values, minlength=len(groups)).astype(np.float64)

@@ -336,9 +336,9 @@ def unseen() -> tuple[Experiment, ...]:
     days = (
         (
             "four slots, their partitions with the join ratios 5, 3, 1 and 1; memory of a slot is "
-            "an eighth of the day's state; policies are asked every 45 s",
+            "an eighth of the day's state; policies are asked every 60 s",
             Workload(60, 30, 30_000, four),
-            (1 / 8, (1.0, 1.0, 1.0, 1.0), 45.0),
+            (1 / 8, (1.0, 1.0, 1.0, 1.0), 60.0),
         ),
         (
             "three slots, join ratios drawn from a log-normal distribution and sorted, so that "

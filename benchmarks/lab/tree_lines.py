@@ -25,6 +25,8 @@ def run_tree(
     with scratch() as root:
         cluster = TreeCluster(day, root, line.shares, line.spilling)
         controller = line.controller(day.epochs * day.epoch_s)
+        if controller:
+            controller.parents = day.query.spec.parents
         began = time.process_time()
         epochs = all_epochs(line, cluster, day, controller, progress)
         run_cpu_s = time.process_time() - began

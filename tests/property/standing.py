@@ -89,6 +89,8 @@ class Still:
             bytes=seen(self.bytes).astype(np.int64),
             results=results.astype(np.int64),
             processed=(load * ROWS).astype(np.int64),
+            # As many came all the time.
+            came=(self.load * ROWS * (3600.0 / span)).astype(np.int64),
             spilled=self.spilled > 0,
             budget=self.budget,
             idle_s=span * np.clip(1 - busy, 0, 1),

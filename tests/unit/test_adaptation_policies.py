@@ -543,6 +543,32 @@ def test_room_is_made_for_what_comes_until_the_next_decision() -> None:
     assert moves(even(rarely, min_span_s=20.0)) == [(0, 0, 1), (1, 0, 1), (2, 0, 1)], "in 90 s"
 
 
+def test_a_session_that_grows_ever_faster_grows_as_it_did_lately() -> None:
+    """By its average 20 bytes come in 67.5 s, and there is room; by what came lately 423 do."""
+    seen = view(
+        [[51] * 12, [40] * 12],
+        loss=[1] * 24,
+        processed=[2] * 12 + [0] * 12,
+        session_bytes=1092,
+        elapsed_s=3600.0,
+    )
+    assert not moves(even(seen))
+    known = replace(seen, came=np.full(24, 22), spilled_bytes=np.full(24, 12))
+    assert growth(known)[:12] == pytest.approx(0.2 * (1092 + 24 * 12) / (24 * 22))
+    assert moves(even(known)) == [(0, 0, 1), (1, 0, 1), (2, 0, 1)]
+    # A row takes what others of its join have taken.
+    joins = spaces(2)
+    tree = replace(
+        known,
+        groups=tuple(joins[g // 12].part(Prefix(4, g % 12)) for g in range(24)),
+        parents=(1, ROOT),
+        processed=np.ones(24, dtype=np.int64),
+        spilled_bytes=np.zeros(24, dtype=np.int64),
+        came=np.array([51] * 12 + [10] * 12),
+    )
+    assert growth(tree) == pytest.approx([0.1] * 12 + [0.4] * 12)
+
+
 def test_a_line_without_losses_goes_by_what_groups_have_given() -> None:
     seen = view([[90] * 10, [60] * 10], results=[*range(10), *[5] * 10])
     assert moves(even(seen)) == [(9, 0, 1), (8, 0, 1)]

@@ -102,8 +102,13 @@ def test_rows_are_counted_over_the_collection_time(tmp_path: Path) -> None:
         write(warehouse, epoch, rows)
     found = group_states(warehouse, two_slots(), 30)
     assert found.processed.tolist() == [9, 0, 0, 0, 0, 0, 0, 3]
+    assert found.processed_s.tolist() == [30] * 8
+    assert found.came.tolist() == [115, 0, 0, 0, 7, 0, 0, 55]
+    # Statistics lie 10 s apart: the time in which rows were counted is known.
+    assert group_states(warehouse, two_slots(), 25).processed_s.tolist() == [30] * 8
     all_day = group_states(warehouse, two_slots(), 10**6)
     assert all_day.processed.tolist() == [115, 0, 0, 0, 7, 0, 0, 55]
+    assert not all_day.processed_s.any(), "not known"
 
 
 def test_a_group_that_was_split_has_its_halves_figures(tmp_path: Path) -> None:

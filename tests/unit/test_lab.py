@@ -33,6 +33,8 @@ from benchmarks.lab.workload import (
 from spillway.engine.groups import GroupMap
 from spillway.engine.join.hashing import xxhash64
 from spillway.policy.view import Advice, ForceSpill
+from spillway.stream.genesis import shared_out
+from spillway_schemas.hash_space import ROOT
 from spillway_schemas.journal import Prefix, SlotTotals
 
 GROUPS = 64
@@ -240,12 +242,14 @@ def test_the_controller_shows_the_policy_what_the_slots_hold(day: Day):
             rows=1,
             results=5 + s,
             spilled_bytes=80 * s,
+            returned_bytes=10 * s,
         )
         for s in (0, 1)
     ]
     figures = pa.table(
         {
             "slot": [0, 1, 1],
+            "depth": [groups.prefixes[0].depth] * 3,
             "value": [3, 40, 41],
             "bytes": [40, 80, 99],
             "results": [2, 9, 1],
@@ -271,7 +275,7 @@ def test_the_controller_shows_the_policy_what_the_slots_hold(day: Day):
     assert view.sampled.tolist() == [10, 12]
     # A slot spills at four fifths of its budget.
     assert view.budget.tolist() == [1250, 1250]
-    assert view.session_bytes == 120 + 160
+    assert view.session_bytes == 120 + 2 * (80 - 10), "what comes back is not made anew"
     assert (view.elapsed_s, view.left_s, view.collection_s) == (60, 540, 60)
     assert order.forced == {0: 7}
     assert controller.forced_bytes == 7
@@ -281,6 +285,27 @@ def test_the_controller_shows_the_policy_what_the_slots_hold(day: Day):
     assert seen[1].forced_bytes == 7
     # With less than a tenth of the memory in use, active-disk would force; this one waits.
     assert not [s for s in active_when_short(view).suggestions if isinstance(s, ForceSpill)]
+
+
+def test_the_controller_tells_groups_of_two_joins_with_one_value_apart():
+    seen = []
+
+    def policy(view):
+        seen.append(view)
+        return Advice()
+
+    groups = GroupMap(shared_out(GroupMap.initial(4, 1), 3))
+    depth, value = ([getattr(p, name) for p in groups.prefixes] for name in ("depth", "value"))
+    assert len(set(value)) < len(groups)
+    names = ("bytes", "results", "rows_in", "rate", "expected_loss", "spilled_bytes")
+    figures = {name: list(range(1, len(groups) + 1)) for name in names}
+    figures |= {"depth": depth, "value": value, "resident": [True] * len(groups)}
+    controller = Controller(policy, 1000, 600, (1, 2, ROOT))
+    controller.note([SlotTotals(slot=0, budget_bytes=1, state_bytes=1, folder_bytes=0, rows=1)])
+    controller.decide(60, groups, pa.table(figures), set())
+    (view,) = seen
+    assert view.bytes.tolist() == view.came.tolist() == figures["bytes"]
+    assert view.join.tolist() == [0] * 4 + [1] * 4 + [2] * 4
 
 
 # --- claims and page -------------------------------------------------------------------------

@@ -72,6 +72,17 @@ def test_a_view_holds_the_journal_s_figures() -> None:
     assert view.spilled.tolist() == [any(g.overlaps(c) for c in cut) for g in view.groups]
 
 
+def test_rows_that_came_are_those_of_the_collection_time() -> None:
+    """Of many groups statistics lie minutes apart, and rows were counted for as long."""
+    made = make_day(epochs=12, slots=2, groups_depth=3)
+    groups = replace(GroupStates.nothing(8), processed=np.full(8, 90))
+    model = model_of(made.entries)
+    assert seen(model, 30, groups).processed.tolist() == [90] * 8, "nobody knows for how long"
+    span_s = seen(model, 30, groups).collection_s
+    known = replace(groups, processed_s=np.array([span_s, 3 * span_s] * 4))
+    assert seen(model, 30, known).processed.tolist() == [90, 30] * 4
+
+
 def test_a_view_of_a_short_time_counts_the_last_epochs_only() -> None:
     made = make_day(epochs=12, slots=2, groups_depth=3)
     view = seen(model_of(made.entries), collection_s=1e-3)

@@ -55,7 +55,9 @@ def lazy_disk(
     (M_most - M_least) / 2 bytes, when that is over `relocation_bytes`, go from the fullest slot to
     the emptiest, the most productive groups first, as far as they fit: a group that is larger than
     what is left to move is passed over, for it would only turn the imbalance round. A group that
-    has spilled does not move (section 6). Spills stay each slot's own affair.
+    has spilled does not move (section 6). Spills stay each slot's own affair. (The report's other
+    restriction, one adaptation at a time, has no use here: in an epoch a slot first gives up what
+    moves, and spills of what it has then.)
     """
     what = "relocation"
     if view.slots < 2:

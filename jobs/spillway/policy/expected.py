@@ -31,7 +31,7 @@ cut.
 Loss and gain are in results of the query: a result of a join below the root counts for as many as
 the root gave for each of that join's.
 
-Ours; TR-05-04 (section 3) and SIGMOD 2006 (section 3) go by what a group has given for each byte,
+Ours; TR-05-04 (section 4.3) and SIGMOD 2006 (section 3) go by what a group has given for each byte,
 which is the same where each group goes on as it was and is spilled once.
 """
 

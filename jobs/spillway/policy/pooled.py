@@ -150,10 +150,18 @@ def _drawn(view: View, size: F64, spare: F64, min_span_s: float) -> Advice:
 
 
 def growth(view: View) -> F64:
-    """(g,) bytes that each group grows by in a second: the session's growth so far, shared out by
-    the rows that came lately."""
+    """(g,) bytes that each group grows by in a second: the rows that came lately, each with what a
+    row of its join has taken of state so far.
+
+    Not the session's average: a tree's state grows ever faster, and so does any after the opening.
+    That is shared out by rows only where it is not known how many have come.
+    """
     rows = view.processed.astype(np.float64)
-    grown: F64 = rows * (view.growth / max(float(rows.sum()), 1.0))
+    if not len(view.came):
+        return np.asarray(rows * (view.growth / max(float(rows.sum()), 1.0)), dtype=np.float64)
+    joins = len(view.parents)
+    state, came = (np.bincount(view.join, each, joins) for each in (view.sizes, view.came))
+    grown: F64 = rows * (state / np.maximum(came, 1))[view.join] / max(view.collection_s, 1.0)
     return grown
 
 

@@ -1,7 +1,8 @@
 """Which spilled generations come back to memory. Pure: statistics in, groups out.
 
-TR-05-04 (4.2) and SIGMOD 2006 (4.1) leave what was spilled to cleanup. Here the newest generation
-of a group comes back when it is worth its room: what it is expected to gain for each byte
+TR-05-04 (4.1) leaves what was spilled to the end. SIGMOD 2006 (4.1) allows the merge whenever
+memory becomes available, and does not say which group is first. Here the newest generation of a
+group comes back when it is worth its room: what it is expected to gain for each byte
 (`spillway.policy.expected`) exceeds by `MARGIN` what the groups lose that must leave for it, so a
 small error in either estimate moves nothing. Part of the gain comes at once, with the merge. What
 is left of a silent group then loses little, and it may leave again soon.

@@ -25,6 +25,9 @@ For trees of joins (Liu, Zhu & Rundensteiner, SIGMOD 2006, section 3):
 `bottom-up` mixes the groups of joins that are equally far from the root; the paper empties one
 operator after another.
 
+P_output is of the current generation, as P_size is. The papers call it all that "has been output
+from the partition group", and do not say whether it begins anew when the group is spilled.
+
 P_inter are the bytes of the rows that joins further up have got because of the group, kept there
 or spilled meanwhile. The paper counts tuples in its examples; here sizes are bytes, so P_inter is
 bytes, too. `spillway.policy.lineage` counts both. A single join is the root: all groups are of one

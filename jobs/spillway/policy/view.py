@@ -88,6 +88,8 @@ class View:
     """(g,) that key; empty: not known."""
     spilled_bytes: I64 = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """(g,) what spills wrote to disk of each group, to wait for cleanup; empty: not known."""
+    came: I64 = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """(g,) rows that came since the session began; empty: not known."""
     parents: tuple[int, ...] = (ROOT,)
     """Of each join of the query, children first, the join that reads it. The groups are those of
     all joins; a join's `rate` is of the rows that its parent gets."""

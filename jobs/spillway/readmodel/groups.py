@@ -37,7 +37,12 @@ class GroupStates:
     rate: F64
     """Results per second, lately."""
     processed: I64
-    """Rows that came in the collection time."""
+    """Rows that came in about the collection time,"""
+    processed_s: F64
+    """which was so many seconds; 0: not known."""
+    came: I64
+    """Rows that came since the session began; of a slot that has lost its state and counts anew, at
+    least those that it has again."""
     rows: I64
     """In memory, all inputs."""
     session_results: I64
@@ -75,6 +80,8 @@ class GroupStates:
             results=whole,
             rate=real,
             processed=whole,
+            processed_s=real,
+            came=whole,
             rows=whole,
             session_results=whole,
             generations=whole,
@@ -103,12 +110,16 @@ def group_states(
         return GroupStates.nothing(len(groups))
     now = _latest(groups, last.values())
     then = _latest(groups, before.values())
+    # Of many groups statistics are written rarely, and lie further apart than they should.
+    apart_s = {slot: _at(last[slot]) - _at(rows) for slot, rows in before.items()}
     return GroupStates(
         bytes=now["bytes"].astype(np.int64),
         results=now["results"].astype(np.int64),
         rate=now["rate"],
         # A slot whose state was lost counts from nothing again.
         processed=np.maximum(now["rows_in"] - then["rows_in"], 0).astype(np.int64),
+        processed_s=np.array([apart_s.get(slot, 0.0) for _, slot in model.state.groups]),
+        came=np.maximum(now["rows_in"], now["rows"]).astype(np.int64),
         rows=now["rows"].astype(np.int64),
         session_results=now["session_results"].astype(np.int64),
         generations=np.ceil(now["generations"]).astype(np.int64),

@@ -48,7 +48,7 @@ def view_of(
         slot=owner,
         bytes=_scaled(groups.bytes, owner, np.array([slot.state_bytes for slot in held])),
         results=groups.results,
-        processed=groups.processed,
+        processed=_within(groups, last.span_s),
         spilled=cut_groups(model),
         budget=np.array([max(slot.budget_bytes, 1) for slot in held], dtype=np.int64),
         idle_s=last.idle_s,
@@ -69,6 +69,7 @@ def view_of(
         hot_share=groups.hot_share,
         hot_key=groups.hot_key,
         spilled_bytes=groups.spilled_bytes,
+        came=groups.came,
         parents=tuple(model.state.genesis.parents),
         joins=tuple(model.state.genesis.joins),
         swing=swing,
@@ -87,6 +88,15 @@ def _given(model: ReadModel, groups: GroupStates, owner: I64, sample: Sample) ->
     rate = np.bincount(owner, weights=groups.rate, minlength=len(sample.results))
     given: I64 = np.rint(rate * sample.span_s).astype(np.int64)
     return given
+
+
+def _within(groups: GroupStates, span_s: float) -> I64:
+    """Rows that came to each group in so many seconds, (g,), where it is known in how many those
+    came that were counted."""
+    seconds = groups.processed_s
+    scale = np.divide(span_s, seconds, out=np.ones(len(seconds)), where=seconds > 0)
+    rows: I64 = np.rint(groups.processed * scale).astype(np.int64)
+    return rows
 
 
 def _scaled(sizes: I64, owner: I64, held: I64) -> I64:
