@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from benchmarks.lab.clairvoyant import best_static, ceiling, foresight
 from benchmarks.lab.cluster import ROW_BYTES
 from benchmarks.lab.digest import digest
+from benchmarks.lab.exact import NotExact
 from benchmarks.lab.experiments import AMPLE, Experiment
 from benchmarks.lab.lines import Line, Outcome, profile, run
 from benchmarks.lab.page import Done, Limit
@@ -58,7 +59,8 @@ def _before(experiment: Experiment, line: Line) -> Profile | None:
 def _limits(
     experiment: Experiment, day: Day | TreeDay, outcomes: Mapping[str, Outcome]
 ) -> dict[str, Limit]:
-    """Of every line that had to spill, with the memory of all its slots."""
+    """Of every line that had to spill, with the memory of all its slots. Raises `NotExact` where a
+    line that brings nothing back passes its ceiling."""
     if not experiment.limits:
         return {}
     of_all = {
@@ -72,10 +74,13 @@ def _limits(
         bounded = [name for name in nothing_back & of_all.keys() if of_all[name] == memory]
         most = max((outcomes[name].run_time for name in bounded), default=0)
         if isinstance(day, TreeDay):
-            found[memory] = Limit(memory, tree_ceiling(day, memory, most))
-            continue
-        rows = memory // ROW_BYTES
-        static = best_static(day, rows).results
-        seen = foresight(day, rows)
-        found[memory] = Limit(memory, ceiling(day, rows, max(most, seen)), static, seen)
+            limit = Limit(memory, tree_ceiling(day, memory, most))
+        else:
+            rows = memory // ROW_BYTES
+            seen = foresight(day, rows)
+            above = ceiling(day, rows, max(most, seen))
+            limit = Limit(memory, above, best_static(day, rows).results, seen)
+        if limit.ceiling < most:
+            raise NotExact(f"a ceiling of {limit.ceiling} is no bound: a line gave {most}")
+        found[memory] = limit
     return {name: found[memory] for name, memory in of_all.items()}
