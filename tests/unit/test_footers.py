@@ -6,10 +6,14 @@ Each look runs in a child: what it must not do is end the process.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +24,7 @@ from spillway.engine.join.kernel import Rows
 from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.join.tree import one_join
 from spillway.engine.spill.spillfile import SpillDamaged, SpillFile, row_groups, write_spill
+from spillway.engine.wire import footers
 from spillway.engine.wire.footers import is_sound
 from spillway.storage import folder
 from spillway.stream import day_before
@@ -91,6 +96,62 @@ def test_a_footer_that_would_end_the_process_is_told_before(numbered: Path) -> N
             assert not is_sound(metadata), which
     assert ended, "or this version of pyarrow needs no guard"
     assert is_sound(pq.ParquetFile(numbered).metadata)
+
+
+class Waiting:
+    """A footer at which a child does not come to an end: the first `times` of them."""
+
+    num_row_groups = 1
+
+    def __init__(self, begun: Path, times: int) -> None:
+        self.begun, self.times = begun, times
+
+    def row_group(self, _: int) -> Any:
+        with self.begun.open("a") as file:
+            file.write("x")
+        if self.begun.stat().st_size <= self.times:
+            threading.Event().wait()
+        return SimpleNamespace(num_columns=0, column=int)
+
+
+def test_a_child_that_is_stuck_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock that another thread held at the fork is never released in the child."""
+    monkeypatch.setattr(footers, "ANSWER_S", 0.3)
+    assert is_sound(Waiting(tmp_path / "two", 2))  # type: ignore[arg-type]
+    with pytest.raises(TimeoutError, match=r"took longer than 0\.3 s, 3 times"):
+        is_sound(Waiting(tmp_path / "all", 99))  # type: ignore[arg-type]
+    assert (tmp_path / "all").read_text() == "xxx"
+    with pytest.raises(ChildProcessError):  # none is left
+        os.waitpid(-1, os.WNOHANG)
+
+
+class Littered:
+    """A footer at which so much is allocated that garbage is collected."""
+
+    num_row_groups = 1
+
+    def row_group(self, _: int) -> Any:
+        _kept = [[n] for n in range(100_000)]
+        return SimpleNamespace(num_columns=0, column=int)
+
+
+def test_a_child_collects_none_of_its_parent_s_garbage(tmp_path: Path) -> None:
+    """A connection that is closed there is closed here, too."""
+    closed = tmp_path / "closed"
+
+    class Connection:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            with closed.open("a") as file:
+                file.write(f"{os.getpid()}\n")
+
+    gc.collect()
+    Connection()
+    assert is_sound(Littered())  # type: ignore[arg-type]
+    gc.collect()
+    assert set(closed.read_text().split()) == {str(os.getpid())}
 
 
 def numbered_rows(data: bytes) -> None:
