@@ -42,7 +42,7 @@ check: setup ## Lint, format, types, fast tests (under 2 minutes)
 		-m "not server and not soak and not slow" tests $(ARGS)
 
 test: check ## Everything that check does, then the tests that start servers (about 40 minutes)
-	@$(PY) -m pytest -q -n 2 --dist worksteal -m "(server or slow) and not soak" tests $(ARGS)
+	@$(PY) -m pytest -q -n 3 --dist worksteal -m "(server or slow) and not soak" tests $(ARGS)
 
 mutants: setup ## Planted lies (ARGS=NAME for one), then a sample (SEED=1 SIZE=400): tests must notice
 	@$(PY) -m tests.mutants.run $(ARGS)

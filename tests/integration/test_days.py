@@ -396,6 +396,7 @@ def test_a_frozen_driver_is_fenced(make_day: MakeDay) -> None:
     day.check(FIRST)
 
 
+@pytest.mark.soak  # in `make test` one takes over in `test_a_frozen_driver_is_fenced`
 def test_a_newcomer_takes_over(make_day: MakeDay) -> None:
     """A second stream is started beside one that works, a third beside one that rests: the newest
     goes on each time, and the other says so and ends, also when no row ever comes again."""
