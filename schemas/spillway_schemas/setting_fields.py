@@ -617,7 +617,7 @@ class SpillSettings(Section):
             "`automatic` is `expected-gain` where groups are spilled by `expected-loss`, otherwise "
             "`off`. `expected-gain` brings back the newest generation of a group when what it is "
             "expected to give for each byte is twice what the groups would that leave for it: the "
-            "laboratory's days gain up to 36 points of the ceiling. `rotation` is Flux's: what was "
+            "laboratory's days gain up to 32 points of the ceiling. `rotation` is Flux's: what was "
             "spilled longest ago, whatever it is worth. `random` is for tests.",
         ),
     )
