@@ -300,6 +300,8 @@ def table(slots: list[int], sizes: list[int]) -> GroupTable:
             session_results=whole,
             processed=whole,
             rate=whole / 7,
+            came=whole,
+            processed_s=whole / 3,
             generations=whole % 3,
             spilled_bytes=whole,
             expected_loss=whole / 3,
