@@ -344,6 +344,7 @@ def test_the_command_tells_nothing_yet_from_damage(settings, tmp_path):
 def test_the_command_writes_the_report(settings, found, tmp_path):
     out = Console(file=io.StringIO(), width=60)
     path = tmp_path / "a" / "report.html"
+    path.parent.mkdir()
     show_status(settings, out, report=path)
     assert str(path) in out.file.getvalue().replace("\n", "")
     assert DAY in path.read_text()
