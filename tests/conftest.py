@@ -58,9 +58,10 @@ def pytest_collection() -> Generator[None, object, object]:
 SLOW = frozenset(LIST.read_text().splitlines())
 """Tests that `make test` runs, and `make check` does not."""
 SLOW_FILES = frozenset(test.partition("::")[0] for test in SLOW)
-CHECK = "not server and not soak and not slow"
+FAST = "not server and not soak"
 REST = "(server or slow) and not soak"
-"""The lanes of `make check`, and of what `make test` runs after it."""
+"""How the lane of `make check` begins, which mutants meet with the slow tests, too; and the lane
+that `make test` runs after it."""
 ALL_ELSEWHERE = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.(server|soak)\b", re.MULTILINE)
 
 
@@ -69,11 +70,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     lane: str = config.option.markexpr
     if not (collection_path.name.startswith("test_") and collection_path.suffix == ".py"):
         return None
-    if lane not in (CHECK, REST):
+    if lane.startswith(FAST):
+        return True if ALL_ELSEWHERE.search(collection_path.read_text()) else None
+    if lane != REST:
         return None
     text = collection_path.read_text()
-    if lane == CHECK:
-        return True if ALL_ELSEWHERE.search(text) else None
     name = collection_path.relative_to(config.rootpath).as_posix()
     return None if "server" in text or "tests.lanes" in text or name in SLOW_FILES else True
 
