@@ -143,6 +143,7 @@ def exchange(
         kafka_broker.stop(made.broker)
 
 
+@pytest.mark.soak  # in `make test` days end with their rows, and the calendar has its own tests
 def test_days_end_by_the_calendar(exchange: Exchange) -> None:
     day = exchange.day
     exchange.it_is("2023-07-02T12:00")  # a Sunday

@@ -196,6 +196,7 @@ def with_workers_killed(day: Day, *session: str, executor: tuple[str, ...] = ())
         assert (day.folder / f"fired-{name}").exists(), f"{name} was not reached"
 
 
+@pytest.mark.soak  # in `make test` a day is in S3 in `test_bring_your_own`
 def test_nothing_left_but_kafka_and_an_object_store(make_day: MakeDay, s3: S3Server) -> None:
     """State folders and checkpoints vanish, as with the host: the state comes from Kafka.
 
@@ -250,6 +251,7 @@ def checks_of_a_store(day: Day) -> None:
         assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
 
 
+@pytest.mark.soak  # in `make test` the protocol's model leaves what is lost to cleanup
 def test_lost_state_is_left_to_cleanup(make_day: MakeDay) -> None:
     """With `recovery.mode = defer` a slot goes on empty: once one slot's state goes, once all of
     it, with spills before, between and after. Meanwhile a topic gains partitions, which what is

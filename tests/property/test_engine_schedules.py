@@ -41,7 +41,8 @@ from tests.property.reference import Row
 from tests.property.slots import DAYS, Slots, key_of, narrow, spec_of
 
 FAST = 5
-MORE = 80
+MORE = 50
+LOOKED_AT = 80
 PARTS = 2
 """Of those schedules: beside Spark's tests half of them takes minutes, and a test has ten."""
 LONG = 4_000
@@ -384,7 +385,7 @@ def test_assignments_change_in_every_way() -> None:
             seen[f"{len(has)} slots"] += 1
             ended = (ended | had) - has
 
-    campaign(0, MORE, look)
+    campaign(0, LOOKED_AT, look)
     assert len(seen) == 10 + SLOTS
     assert min(seen.values()) >= 15, seen
 

@@ -128,7 +128,7 @@ def run_outer(seed: int) -> TreeSlots:
         return day
 
 
-@explored(3, 30, st.integers(0, 2**32), st.integers(0, 2**32))
+@explored(3, 15, st.integers(0, 2**32), st.integers(0, 2**32))
 def test_days_lack_what_was_lost_and_no_more(number: int, seed: int) -> None:
     day = run(number, seed)
     event(f"lost {any(e.lost_to for e in day.entries if isinstance(e, Epoch))}, {day.carry=}")
@@ -141,7 +141,7 @@ def test_days_that_leave_lost_state_to_cleanup_lack_no_more(number: int, seed: i
     event(f"cuts {bool(day.cuts)}, deferred {bool(day.deferred)}")
 
 
-@explored(8, 60, st.integers(0, 2**32))
+@explored(8, 30, st.integers(0, 2**32))
 def test_no_result_lacks_a_row_that_may_be_lost(seed: int) -> None:
     """Of an outer join: where an input has lost rows, nobody knows which keys have none."""
     day = run_outer(seed)

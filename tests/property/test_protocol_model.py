@@ -23,7 +23,7 @@ MORE_LOSSES = 20
 """As many beside those in `make test`."""
 FRESH = 5
 """As many others in each run outside CI."""
-MORE = 200
+MORE = 120
 """Schedules that `make test` runs beside those."""
 SOAK_SCHEDULES = int(os.environ.get("SPILLWAY_SOAK_SCHEDULES", "50000"))
 """Schedules of `make soak`: so many of one join, and of trees."""

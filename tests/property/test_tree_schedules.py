@@ -136,7 +136,7 @@ def test_days_of_trees_are_exact(number: int, seed: int) -> None:
 def test_the_same_days_of_trees_are_exact(part: int) -> None:
     """Always the same ones, in two parts for as many processes. Days with windows are of trees, too
     (`test_window_schedules`)."""
-    for number in range(60 * part, 60 * (part + 1)):
+    for number in range(40 * part, 40 * (part + 1)):
         try:
             run(number, 7 * number + 1)
         except AssertionError as error:

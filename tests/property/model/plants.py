@@ -912,6 +912,7 @@ PLANTS: tuple[Plant, ...] = (
         "MISSING",
         rules=Rules(sync_between_stages=False),
         trees=TREES,
+        first=175,
     ),
     Plant(
         "ancestor-not-flushed",
