@@ -39,6 +39,7 @@ from spillway_schemas.journal import Claim, Cut, Epoch, FileRecord, Genesis, Pre
 from spillway_schemas.query import load_query
 from tests.followed import Followed
 from tests.packages import source_paths
+from tests.s3_server import KEY, SECRET, S3Server
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, FOLLOWING = ROOT / "docs" / "queries.md", ROOT / "docs" / "following.md"
@@ -92,7 +93,8 @@ def recipes(page: Path) -> Iterator[Recipe]:
 
 RECIPES = list(recipes(PAGE))
 SPARK = [each for each in RECIPES if each.tab == "Spark SQL"]
-HERE = [each for each in RECIPES if each.tab != "Spark SQL"]
+IN_S3 = [each for each in RECIPES if each.tab.endswith(", S3")]
+HERE = [each for each in RECIPES if each not in SPARK + IN_S3]
 FOLLOWERS = {each.heading: each.code for each in recipes(FOLLOWING) if each.language == "python"}
 
 
@@ -104,6 +106,8 @@ def test_every_fenced_block_is_a_recipe_that_is_run() -> None:
         "polars",
         "deltalake",
         "Python",
+        "polars, S3",
+        "DuckDB, S3",
     }
     assert len(SPARK) > 10
     assert len(HERE) > 20
@@ -353,6 +357,28 @@ def test_recipe(
     exec(compile(connect.code, PAGE.name, "exec"), {})
     answer = duckdb.sql(recipe.code)
     check(recipe, answer.columns, answer.fetchall(), day)
+
+
+@pytest.mark.parametrize("recipe", IN_S3, ids=str)
+def test_recipe_of_an_object_store(
+    recipe: Recipe,
+    place: tuple[Path, Day],
+    s3: S3Server,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder, day = place
+    name = re.sub(r"\W", "", recipe.tab)
+    s3.keep(folder / "var" / "warehouse", name)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    server = f"ENDPOINT '{s3.endpoint.removeprefix('http://')}', URL_STYLE 'path', USE_SSL false"
+    code = recipe.code.replace("TYPE s3,", f"TYPE s3, {server},")
+    code = code.replace("s3://lake/spillway", s3.root(name))
+    exec(compile(code, f"{PAGE.name}:{recipe.line}", "exec"), {})
+    assert str(len(day.results)) in capsys.readouterr().out
 
 
 IN_SPARK = """
