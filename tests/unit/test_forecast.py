@@ -191,7 +191,7 @@ def test_a_group_that_will_be_busy_is_dear() -> None:
         came=np.array([9, 9]),
         present=none,
         usual=none,
-        spilled_norm=none,
+        exposure_norm=np.array([9.0, 9.0]),
         session_results=np.array([9, 9]),
         join=np.zeros(2, np.int64),
         inputs=np.array([2, 2]),

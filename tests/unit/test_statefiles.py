@@ -149,7 +149,7 @@ def test_a_manifest_is_as_small_as_can_be_and_read_as_it_was_written() -> None:
     assert data.size < figures.nbytes / 15, "compressed"
     text = pa.ipc.open_file(data).schema.metadata[b"spillway"]
     assert text == (
-        b'{"format":7,"slot":3,"epoch":7,"next_run":5,"runs":[],'
+        b'{"format":8,"slot":3,"epoch":7,"next_run":5,"runs":[],'
         b'"drops":{"d":[[0,-1],[9223372036854775808,6]]},'
         b'"merges":[["d",1,[2,3],4],["e",0,[1],9]],"evidence":{"d":[[1.5,0.5]]}}'
     )
@@ -167,12 +167,12 @@ def test_a_manifest_is_as_small_as_can_be_and_read_as_it_was_written() -> None:
 def test_a_manifest_of_another_format_is_refused() -> None:
     written = encode_manifest(Manifest(0, 1))
     whole = pa.ipc.open_file(written).read_all()
-    facts = whole.schema.metadata[b"spillway"].replace(b'"format":7', b'"format":6')
+    facts = whole.schema.metadata[b"spillway"].replace(b'"format":8', b'"format":7')
     sink = pa.BufferOutputStream()
     table = whole.replace_schema_metadata({b"spillway": facts})
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    with pytest.raises(ValueError, match=r"^a manifest of format 6 instead of 7$"):
+    with pytest.raises(ValueError, match=r"^a manifest of format 7 instead of 8$"):
         decode_manifest(sink.getvalue())
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from spillway.engine.groups import I64, GroupMap
 from spillway.engine.join.tree import TreeSpec
-from spillway.engine.statistics import HALF_LIFE_MS, Counters, rates
+from spillway.engine.statistics import Counters, rates
 from spillway.policy.expected import Growth
 from spillway.policy.forecast import Forecast
 from spillway_schemas.hash_space import join_numbers
@@ -63,9 +63,8 @@ def growth_of(
         rows=rows,
         present=present,
         usual=usual,
-        spilled_norm=counters.spilled_norm,
+        exposure_norm=counters.exposure_norm,
         session_results=counters.session_results,
-        result_rate=counters.recent_results * (np.log(2) / HALF_LIFE_MS),
         join=joins.join,
         inputs=joins.inputs,
         window_ms=joins.window_ms,

@@ -25,7 +25,7 @@ from spillway.engine.state.arrangement import Segments, SessionState
 from spillway.engine.state.kept import KeptGenerations
 from spillway.engine.state.statefiles import FIGURES_SCHEMA
 from spillway.policy.arrivals import ARRIVALS_HALF_LIFE_MS, HORIZONS_MS, TAU_MS, looked_back
-from spillway.policy.expected import with_generation, without_generation
+from spillway.policy.expected import met, reunited
 from spillway.policy.sampling import SlotFigures
 from spillway_schemas.journal import Prefix
 
@@ -94,12 +94,12 @@ class Counters:
     rows_in: I64
     """New rows that came, all inputs, since the session began."""
     recent_results: F64
-    """Results, each counting half as much after every `HALF_LIFE_MS`."""
+    """Results, each counting half as much after every `HALF_LIFE_MS`: for people."""
     recent_rows: F64
     """New rows likewise, after every `ARRIVALS_HALF_LIFE_MS`."""
-    spilled_norm: F64
-    """(sum of N^m over its spilled generations of N rows)^(1/m), for a join of m inputs: the same
-    rows in a group that is twice as wide are twice as many, whatever m is."""
+    exposure_norm: F64
+    """The m-th root of what rows have met, for a join of m inputs (`spillway.policy.expected.met`).
+    """
     spilled_bytes: I64
     """Less what has come back."""
     last_used_ms: I64
@@ -140,7 +140,7 @@ THEN = ("then_ms", "then_rows", "then_recent")
 REAL = (
     "recent_results",
     "recent_rows",
-    "spilled_norm",
+    "exposure_norm",
     "final_results",
     "downstream_bytes",
     "then_rows",
@@ -154,7 +154,7 @@ SUMMED = (
     "rows_in",
     "recent_results",
     "recent_rows",
-    "spilled_norm",
+    "exposure_norm",
     "spilled_bytes",
     "final_results",
     "downstream_bytes",
@@ -202,19 +202,17 @@ class Figures:
         intake = self.intake_bytes * wanted
         return Figures(rows, size, intake, mine, self.loss * wanted, hot=self.hot)
 
-    def after_spill(self, spilled: Bool, inputs: I64, kept: KeptGenerations) -> Figures:
+    def after_spill(self, spilled: Bool, kept: KeptGenerations) -> Figures:
         """The figures once some groups (g,) have left memory: their next generation begins.
 
-        `inputs`: of each group's join, int64 (g,). `kept`: with what was spilled.
+        `kept`: with what was spilled.
         """
-        gone = self.rows.sum(axis=0) * spilled
         counters = replace(
             self.counters,
             results=self.counters.results * ~spilled,
             final_results=self.counters.final_results * ~spilled,
             downstream_bytes=self.counters.downstream_bytes * ~spilled,
             spilled_bytes=self.counters.spilled_bytes + self.bytes * spilled,
-            spilled_norm=with_generation(self.counters.spilled_norm, gone, inputs),
             generations=self.counters.generations + spilled,
         )
         rows, size = self.rows * ~spilled, self.bytes * ~spilled
@@ -223,16 +221,17 @@ class Figures:
     def after_return(self, returned: Bool, came: Sizes, results: I64, inputs: I64) -> Figures:
         """The figures once the newest spilled generation of some groups (g,) is in memory again.
 
-        `came`: what of it is; `results`: what it gave with the rows that were there, int64 (g,).
+        `came`: what of it is; `results`: what it gave with the rows that were there, int64 (g,);
+        `inputs`: of each group's join, int64 (g,).
         """
         newest = self.kept.newest(len(returned))
-        before = self.counters
+        before, back = self.counters, came.rows.sum(axis=0)
         counters = replace(
             before,
             results=before.results + newest.results * returned + results,
             session_results=before.session_results + results,
             spilled_bytes=np.maximum(before.spilled_bytes - newest.bytes * returned, 0),
-            spilled_norm=without_generation(before.spilled_norm, newest.rows * returned, inputs),
+            exposure_norm=reunited(before.exposure_norm, self.rows.sum(axis=0), back, inputs),
         )
         return replace(
             self,
@@ -354,15 +353,17 @@ class Given:
 
 
 def counted(
-    before: Counters, sizes: Sizes, given: Given, now_ms: int, epoch_ms: int = 0
+    before: Counters, sizes: Sizes, given: Given, inputs: I64, now_ms: int, epoch_ms: int = 0
 ) -> Counters:
     """The counters with the new rows of an epoch of `epoch_ms`, and what they gave, added.
 
-    Rows whose last use is not known (they were restored) count as used now.
+    `inputs`: of each group's join, int64 (g,). Rows whose last use is not known (they were
+    restored) count as used now.
     """
+    held = sizes.rows.sum(axis=0)
     # The clock is that of the epoch before: in a session's first one it may be yesterday's.
     first = (before.rows_in > 0) & (before.first_ms == 0)
-    used = (sizes.new_rows > 0) | ((sizes.rows.sum(axis=0) > 0) & (before.last_used_ms == 0))
+    used = (sizes.new_rows > 0) | ((held > 0) & (before.last_used_ms == 0))
     return replace(
         before,
         results=before.results + given.results,
@@ -370,6 +371,7 @@ def counted(
         rows_in=before.rows_in + sizes.new_rows,
         recent_results=before.recent_results + given.results,
         recent_rows=before.recent_rows + sizes.new_rows * _spread(epoch_ms),
+        exposure_norm=met(before.exposure_norm, held - sizes.new_rows, sizes.new_rows, inputs),
         final_results=before.final_results + given.final_results,
         downstream_bytes=before.downstream_bytes + given.downstream_bytes,
         last_used_ms=np.where(used, now_ms, before.last_used_ms),

@@ -457,7 +457,7 @@ class _Step:
             own = task.groups.slots == task.slot
             if others := told(task.groups, given.final_results * ~own):
                 self.traced[name] = others
-            counters = counted(before, sizes, given, task.now_ms, self.epoch_ms)
+            counters = counted(before, sizes, given, self.joins.inputs, task.now_ms, self.epoch_ms)
             known = self.evidence.get(name, NO_EVIDENCE)
             counters, evidence = looked_at(counters, known, task.now_ms)
             self.evidence[name] = evidence
@@ -473,8 +473,10 @@ class _Step:
             if task.reactivation != "off":
                 newest = kept.newest(len(task.groups))
                 if len(kept.group):
-                    gain = expected_gain(growth, newest.rows, task.now_ms - newest.at_ms)
-                    at_once = given_at_once(growth, newest.rows)
+                    age_ms = task.now_ms - newest.at_ms
+                    at_once = given_at_once(growth, newest.rows, age_ms)
+                    gain = expected_gain(growth, newest.rows, age_ms)
+                    gain += at_once * np.isfinite(growth.window_ms)
                 known, known_bytes = rows.sum(), sizes.bytes.sum()
                 if not known:
                     known, known_bytes = newest.rows.sum(), newest.bytes.sum()
@@ -699,7 +701,7 @@ class _Step:
             session.drops = session.drops.drop(groups, self.task.epoch)
             self.spilled[session.name] = figures.only(held)
             self.figures[session.name] = figures.after_spill(
-                held, self.joins.inputs, self._kept(session.name, held, file)
+                held, self._kept(session.name, held, file)
             )
         session.new = [[] for _ in self.inputs]
         session.installed = [[] for _ in self.inputs]

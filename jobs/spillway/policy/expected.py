@@ -6,27 +6,33 @@ So the cut loses
 
     sigma ((N + X)^m - N^m - X^m)
 
-results to cleanup. `sigma` is what the group has given so far, over the sum of N^m of all its
-generations: it does not forget when the group is spilled, so a group is no worse for being young.
-`X` is the rate at which its rows will come (`spillway.policy.arrivals`), for the time that is left;
-where a session before is known, with the changes from its usual rates that came in it after this
-time, as far as they are trusted (`spillway.policy.forecast`).
-
-Of a windowed join a row that is in memory now meets rows for one window at most. In a steady state
-the share (t / W)^(m - 1) of the results after a time t < W consists of rows alone that came since.
-So the cut loses, at r results a ms,
-
-    r (t - t^m / (m W^(m - 1))),    t = min(W, the time left)
-
-and a group that was cut less than a window ago the part of it that its rows are of a window's.
+results to cleanup. `sigma` is what the group has given so far, over its exposure: what N^m grew by
+with the rows of each epoch, which comes to the sum of N^m over all its generations. It does not
+forget when the group is spilled, so a group is no worse for being young. `X` is the rate at which
+its rows will come (`spillway.policy.arrivals`), for the time that is left; where a session
+before is known, with the changes from its usual rates that came in it after this time, as far as
+they are trusted (`spillway.policy.forecast`).
 
 A generation that was spilled comes back with its N1 rows: then the group gains what it would lose
 were they spilled now, and at once the results between them and its rows in memory:
 
     sigma ((N1 + N + X)^m - N1^m - (N + X)^m)
 
-Of a windowed join it gains what is left of the window of its rows: W less the time since their
-cut.
+Of a windowed join a row that is in memory now meets rows for one window W at most, and sigma is
+measured in the same way, by the rows that were in memory when others came. N rows came at the rate
+x, so they are N / x old at the most; of them
+
+    N(s) = N min(1, (W - s) x / N)
+
+are left in the window after s. By then x s have come. So the cut loses, in t = min(W, the time
+left),
+
+    sigma m x (integral over s from 0 to t of (N(s) + x s)^(m - 1) - (x s)^(m - 1))
+
+and a generation of N1 rows that was cut a ago gains, beside what comes at once, in t = min(W - a,
+the time left),
+
+    sigma m x (integral of (N1(a + s) + N(s) + x s)^(m - 1) - (N(s) + x s)^(m - 1))
 
 Loss and gain are in results of the query: a result of a join below the root counts for as many as
 the root gave for each of that join's.
@@ -48,6 +54,10 @@ from spillway.policy.forecast import Forecast, rows_expected
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
 
+_POINTS, _HALVES = np.polynomial.legendre.leggauss(8)
+_NODES, _WEIGHTS = (_POINTS + 1) / 2, _HALVES / 2
+"""Gauss-Legendre on [0, 1]."""
+
 
 @dataclass(frozen=True)
 class Growth:
@@ -59,12 +69,10 @@ class Growth:
     """Rows a ms, now."""
     usual: F64
     """Rows a ms, since its first one."""
-    spilled_norm: F64
-    """(sum of N^m over the generations that were spilled)^(1/m), rows."""
+    exposure_norm: F64
+    """The m-th root of the exposure, rows: see `met`."""
     session_results: I64
     """Of the group's own join, since the session began."""
-    result_rate: F64
-    """Results a ms, now."""
     join: I64
     """Number of the group's join; the root has the greatest."""
     inputs: I64
@@ -81,48 +89,53 @@ class Growth:
     """What a session before says; None: none is known."""
 
 
-def with_generation(spilled_norm: F64, rows: I64, inputs: I64) -> F64:
-    """`Growth.spilled_norm` once generations of `rows` have been spilled, too; all (g,)."""
+def met(exposure_norm: F64, before: I64, came: I64, inputs: I64) -> F64:
+    """`Growth.exposure_norm` once `came` rows have met each other and `before` rows; all (g,).
+
+    The m-th root of a sum of m-th powers: the same rows in a group that is twice as wide are twice
+    as many, whatever m is, so figures can be shared out when a group is split."""
     m = inputs.astype(np.float64)
-    found: F64 = (spilled_norm**m + rows.astype(np.float64) ** m) ** (1 / m)
+    old, new = before.astype(np.float64), came.astype(np.float64)
+    found: F64 = (exposure_norm**m + (old + new) ** m - old**m) ** (1 / m)
     return found
 
 
-def without_generation(spilled_norm: F64, rows: I64, inputs: I64) -> F64:
-    """The inverse of `with_generation`, for one generation of each group."""
+def reunited(exposure_norm: F64, rows: I64, back: I64, inputs: I64) -> F64:
+    """`Growth.exposure_norm` once spilled generations of `back` rows are beside `rows`; (g,)."""
     m = inputs.astype(np.float64)
-    left = np.maximum(spilled_norm**m - rows.astype(np.float64) ** m, 0.0)
-    found: F64 = left ** (1 / m)
+    n, n1 = rows.astype(np.float64), back.astype(np.float64)
+    found: F64 = (exposure_norm**m + (n + n1) ** m - n**m - n1**m) ** (1 / m)
     return found
 
 
 def expected_loss(growth: Growth) -> F64:
     """Results that each group gives up at run time when it is spilled now, float64 (g,), >= 0."""
     m, n, to_come = _powers(growth)
-    open_end = _sigma(growth) * ((n + to_come) ** m - n**m - to_come**m)
-    windowed = np.isfinite(growth.window_ms)
-    loss = np.where(windowed, _within(growth, n, growth.window_ms), open_end)
-    return np.maximum(loss * _final_results(growth), 0.0)
+    nothing = np.zeros(len(n))
+    loss = (n + to_come) ** m - n**m - to_come**m
+    within = _within(growth, n, nothing, nothing, _rate(growth), growth.left_ms)
+    return _results(growth, loss, within)
 
 
 def expected_gain(growth: Growth, back: I64, age_ms: I64) -> F64:
     """Results that each group gains at run time when a spilled generation of `back` rows (g,) comes
-    back now, float64 (g,), >= 0. `age_ms`: since it was spilled, (g,)."""
+    back now, float64 (g,), >= 0; of a windowed join without `given_at_once`. `age_ms`: since it was
+    spilled, (g,)."""
     m, n, to_come = _powers(growth)
-    n1 = back.astype(np.float64)
-    open_end = _sigma(growth) * ((n1 + n + to_come) ** m - n1**m - (n + to_come) ** m)
-    windowed = np.isfinite(growth.window_ms)
-    left_ms = np.maximum(growth.window_ms - age_ms, 0.0)
-    gain = np.where(windowed, _within(growth, n1, left_ms), open_end)
-    return np.maximum(gain * _final_results(growth), 0.0)
+    n1, age = back.astype(np.float64), age_ms.astype(np.float64)
+    gain = (n1 + n + to_come) ** m - n1**m - (n + to_come) ** m
+    within = _within(growth, n1, age, n, _rate(growth), growth.left_ms)
+    return _results(growth, gain, within)
 
 
-def given_at_once(growth: Growth, back: I64) -> F64:
-    """Results between a spilled generation of `back` rows (g,) and what is in memory, about."""
+def given_at_once(growth: Growth, back: I64, age_ms: I64) -> F64:
+    """About how many results come with the merge, float64 (g,), >= 0: those between the generation
+    and what is in memory, which came since."""
     m, n = growth.inputs.astype(np.float64), growth.rows.astype(np.float64)
-    n1 = back.astype(np.float64)
-    found: F64 = _sigma(growth) * ((n1 + n) ** m - n1**m - n**m)
-    return np.maximum(found, 0.0)
+    n1, age = back.astype(np.float64), np.maximum(age_ms.astype(np.float64), 1.0)
+    nothing = np.zeros(len(n))
+    found = (n1 + n) ** m - n1**m - n**m
+    return _results(growth, found, _within(growth, n1, nothing, nothing, n / age, age))
 
 
 def rows_to_come(growth: Growth) -> F64:
@@ -146,23 +159,48 @@ def _powers(growth: Growth) -> tuple[F64, F64, F64]:
     return m, n, to_come
 
 
-def _within(growth: Growth, rows: F64, left_ms: F64) -> F64:
-    """Results between `rows` (g,) of a windowed join and those that come while they are in the
-    window, `left_ms` (g,) more; anything where there is no window."""
+def _results(growth: Growth, open_end: F64, within: F64) -> F64:
+    """Results of the query for an exposure, without a window or within one, (g,)."""
+    exposure = np.where(np.isfinite(growth.window_ms), within, open_end)
+    return np.maximum(_sigma(growth) * exposure * _final_results(growth), 0.0)
+
+
+def _rate(growth: Growth) -> F64:
+    """Rows a ms that each group is to expect while a window lasts, (g,); at most till the end."""
+    windows = growth.window_ms[np.isfinite(growth.window_ms)]
+    ahead_ms = min(float(windows.max(initial=0.0)), growth.left_ms)
+    return rate_to_come(growth.present, growth.usual, growth.evidence, ahead_ms)
+
+
+def _within(
+    growth: Growth, old: F64, age_ms: F64, young: F64, rate: F64, left_ms: F64 | float
+) -> F64:
+    """The exposure of `old` rows of a windowed join, of which the youngest is `age_ms` old, to
+    those that come at a `rate` in the time `left_ms`, beside `young` rows; all (g,). Anything where
+    there is no window."""
     m = growth.inputs.astype(np.float64)
-    windowed = np.isfinite(growth.window_ms)
-    window_ms = np.where(windowed, np.maximum(growth.window_ms, 1.0), 1.0)
-    left_ms = np.minimum(np.where(windowed, left_ms, 0.0), growth.left_ms)
-    share = np.minimum(left_ms / window_ms, 1.0)
-    full = np.minimum(rows / np.maximum(growth.present * window_ms, 1.0), 1.0)
-    found: F64 = growth.result_rate * window_ms * (share - share**m / m) * full
+    window_ms = np.where(np.isfinite(growth.window_ms), growth.window_ms, 1.0)
+    until_ms = np.maximum(np.minimum(window_ms - age_ms, left_ms), 0.0)
+    found: F64 = np.zeros(len(m))
+    for at, weight in zip(_NODES.tolist(), _WEIGHTS.tolist(), strict=True):
+        s = until_ms * at
+        still = _in_window(old, growth.present, window_ms, age_ms + s)
+        others = _in_window(young, growth.present, window_ms, s) + rate * s
+        found += weight * ((still + others) ** (m - 1) - others ** (m - 1))
+    return m * rate * until_ms * found
+
+
+def _in_window(rows: F64, rate: F64, window_ms: F64, age_ms: F64) -> F64:
+    """Of rows that came at a rate, the youngest `age_ms` ago, those that are in the window."""
+    span_ms = np.clip(rows / np.maximum(rate, 1e-12), 1.0, np.maximum(window_ms, 1.0))
+    found: F64 = rows * np.clip((window_ms - age_ms) / span_ms, 0.0, 1.0)
     return found
 
 
 def _sigma(growth: Growth) -> F64:
-    """Results for each N^m of each group, (g,). One result of its join's average is added."""
-    m = growth.inputs.astype(np.float64)
-    powers = growth.rows.astype(np.float64) ** m + growth.spilled_norm**m
+    """Results for each unit of exposure of each group, (g,). One result of its join's average is
+    added."""
+    powers = growth.exposure_norm ** growth.inputs.astype(np.float64)
     results = growth.session_results.astype(np.float64)
     given, whole = (_by_join(growth.join, each) for each in (results, powers))
     found: F64 = np.zeros(len(powers))

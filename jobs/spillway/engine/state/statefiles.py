@@ -46,7 +46,7 @@ from spillway.policy.arrivals import HORIZONS_MS
 from spillway.storage import Folder
 from spillway_schemas.filenames import turn_of
 
-FORMAT = 7
+FORMAT = 8
 
 FIGURES_SCHEMA = pa.schema(
     [
@@ -59,7 +59,7 @@ FIGURES_SCHEMA = pa.schema(
         pa.field("rows_in", pa.int64(), nullable=False),
         pa.field("recent_results", pa.float64(), nullable=False),
         pa.field("recent_rows", pa.float64(), nullable=False),
-        pa.field("spilled_norm", pa.float64(), nullable=False),
+        pa.field("exposure_norm", pa.float32(), nullable=False),
         pa.field("spilled_bytes", pa.int64(), nullable=False),
         pa.field("generations", pa.int64(), nullable=False),
         pa.field("final_results", pa.float64(), nullable=False),

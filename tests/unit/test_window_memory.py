@@ -1,0 +1,133 @@
+"""Days of windows with too little memory: their ceiling, and what a run must keep to."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import window_memory
+from benchmarks.lab.cluster import Spilling
+from benchmarks.window_memory import (
+    AMPLE,
+    DAYS,
+    GROUPS,
+    SHARE,
+    WINDOW_S,
+    MemoryDay,
+    ceiling,
+    drawn,
+    generations,
+    run,
+)
+from spillway.engine import step
+from spillway.engine.groups import Bool
+from spillway.engine.spill.spilling import choose_returns
+from spillway.engine.statistics import Figures
+from spillway.policy.reactivation import DEFAULT_REACTIVATION
+from spillway.policy.victims import DEFAULT_VICTIMS
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A day of 20 minutes in 60 epochs."""
+    monkeypatch.setattr(window_memory, "DAY_S", 1_200)
+    monkeypatch.setattr(window_memory, "EPOCH_S", 20)
+
+
+def counted(day: MemoryDay) -> np.ndarray:
+    """All pairs of a key within the window, key by key."""
+    found = []
+    for left, (key, at) in enumerate(zip(day.rows.keys[0], day.rows.time_us[0], strict=True)):
+        same = day.rows.keys[1] == key
+        near = np.abs(day.rows.time_us[1] - at) <= WINDOW_S * 1_000_000
+        found += [(left, right) for right in np.flatnonzero(same & near).tolist()]
+    return np.array(found)
+
+
+def test_days_are_what_they_are_called() -> None:
+    assert set(DAYS) == {"still", "swap", "silent", "rotating"}
+    with pytest.raises(KeyError):
+        drawn("x")
+    for kind in DAYS:
+        day = drawn(kind)
+        assert day.epochs == 60
+        early, late = (
+            np.bincount(day.group[0][day.epoch_of(0) // 30 == part], minlength=GROUPS)
+            for part in (0, 1)
+        )
+        alike = float(np.corrcoef(early, late)[0, 1])
+        assert alike > 0.98 if kind == "still" else alike < 0.95, kind
+    assert not (late > 0).all() or kind != "silent"
+
+
+def test_a_run_that_lacks_memory_lacks_results_and_none_is_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at_once = 0.0
+
+    def watched(figures: dict[str, Figures], *args: Any, **named: Any) -> dict[str, Bool]:
+        nonlocal at_once
+        for each in figures.values():
+            if each.gain is not None and each.at_once is not None:
+                assert (each.gain >= each.at_once).all(), "what comes at once is part of it"
+                at_once += float(each.at_once.sum())
+        return choose_returns(figures, *args, **named)
+
+    monkeypatch.setattr(step, "choose_returns", watched)
+    day = drawn("rotating", rows_a_second=8)
+    ample = run(day, Spilling(AMPLE))
+    everything = {*map(tuple, counted(day).tolist())}
+    assert {*map(tuple, ample.pairs.tolist())} == everything
+    memory, rows = int(SHARE * ample.memory_bytes), int(SHARE * ample.rows)
+    less = run(day, Spilling(memory, 0.05, "productivity"))
+    assert {*map(tuple, less.pairs.tolist())} < everything
+    assert (less.returned, less.spilled > 0) == (0, True)
+    gains = generations(day, ample.pairs)
+    assert len(less.pairs) <= ceiling(day, gains, rows, len(less.pairs), rounds=40)
+    more = run(day, Spilling(memory, 0.05, DEFAULT_VICTIMS, reactivation=DEFAULT_REACTIVATION))
+    assert {*map(tuple, more.pairs.tolist())} < everything
+    assert more.returned > 0
+    assert at_once > 0
+    assert len(more.pairs) > 1.1 * len(less.pairs)
+
+
+def test_the_ceiling_is_what_the_best_cuts_give() -> None:
+    """Of few rows all schedules can be tried; two groups, five epochs."""
+    draw = np.random.default_rng(5)
+    for _ in range(5):
+        ends = np.arange(5) * window_memory.EPOCH_S * 1_000_000
+        gains = np.zeros((6, 6, GROUPS))
+        pair = draw.integers(0, 9, (5, 5, 2)) * np.triu(np.ones((5, 5)))[..., None]
+        for a, b in itertools.combinations(range(6), 2):
+            gains[a, b, :2] = pair[a:b, a:b].sum(axis=(0, 1))
+        group = np.array([0, 1] * 5)
+        times = np.repeat(ends, 2)
+        nothing = np.zeros(10, dtype=np.int64)
+        hashes = (nothing.astype(np.uint64),) * 2
+        day = MemoryDay(
+            window_memory.WindowDay((times, times), (nothing, nothing), hashes), (group, group)
+        )
+        best = 0.0
+        schedules = [
+            (0, *cuts, 5) for n in range(5) for cuts in itertools.combinations(range(1, 5), n)
+        ]
+        for one, two in itertools.product(schedules, repeat=2):
+            held = np.zeros(6)
+            for cuts in (one, two):
+                for begin, end in itertools.pairwise(cuts):
+                    held[begin + 1 : end] += 2 * (np.arange(begin + 1, end) - begin)
+            if held.max() <= 6:
+                best = max(
+                    best,
+                    sum(
+                        gains[begin, end, group]
+                        for group, cuts in enumerate((one, two))
+                        for begin, end in itertools.pairwise(cuts)
+                    ),
+                )
+        found = ceiling(day, gains, 6, int(best))
+        assert best <= found <= 1.5 * best < 1.5 * gains[0, 5].sum()
+        assert ceiling(day, gains, 99, 0) == gains[0, 5].sum()
