@@ -24,6 +24,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.lab.clairvoyant import priced_ceiling
 from benchmarks.lab.cluster import SESSION, Spilling
 from benchmarks.lab.window_cluster import Stepped, WindowCluster
 from benchmarks.lab.window_workload import STREAMS, US, WindowDay
@@ -207,55 +208,13 @@ def generations(day: MemoryDay, pairs: I64) -> F64:
 
 
 def ceiling(day: MemoryDay, gains: F64, memory_rows: int, reached: int, rounds: int = 200) -> int:
-    """Results at run time that no policy exceeds without generations that come back.
-
-    `reached`: what some policy gave, which steers the prices. By prices for memory in each epoch
-    each group has its own best schedule of cuts; what all of them give, the memory paid for, is no
-    less than the best schedule that fits. Rows are held for no longer than the window.
-    """
-    epochs, keeps = day.epochs, WINDOW_S // EPOCH_S
-    came: F64 = np.zeros((epochs + 1, GROUPS))
+    """Results at run time that no policy exceeds without generations that come back. Rows are held
+    for no longer than the window. `reached`: what some policy gave, which steers the prices."""
+    came: F64 = np.zeros((day.epochs + 1, GROUPS))
     for stream in range(STREAMS):
         np.add.at(came, (day.epoch_of(stream) + 1, day.group[stream]), 1)
-    came = came.cumsum(axis=0)
-    price, least = np.zeros(epochs + 1), float("inf")
-    for _ in range(rounds):
-        value, held = _schedules(gains, came, price, keeps)
-        bound = value + memory_rows * price.sum()
-        least = min(least, bound)
-        slope = held - memory_rows
-        slope[price <= 0] = np.maximum(slope[price <= 0], 0)
-        slope[[0, -1]] = 0  # what is held before the day and after it costs nobody anything
-        length = float((slope**2).sum())
-        if bound <= reached or not length:
-            break
-        price = np.maximum(price + (bound - reached) / length * slope, 0)
-    return int(np.floor(least + 1e-6))
-
-
-def _schedules(gains: F64, came: F64, price: F64, keeps: int) -> tuple[float, F64]:
-    """What groups give less what they pay, each by its best cuts; and (e + 1,) the rows held."""
-    epochs, every = len(came) - 1, np.arange(gains.shape[2])
-    begins = np.arange(epochs + 1)
-    best: F64 = np.zeros((epochs + 1, len(every)))
-    cut: I64 = np.zeros((epochs + 1, len(every)), dtype=np.int64)
-    paid: F64 = np.zeros((epochs + 1, len(every)))
-    """By a generation that began then and is still there."""
-    for end in range(1, epochs + 1):
-        last = end - 1
-        paid[:last] += price[last] * (came[last] - came[np.maximum(begins[:last], last - keeps)])
-        worth = best[:end] + gains[:end, end] - paid[:end]
-        cut[end] = worth.argmax(axis=0)
-        best[end] = worth.max(axis=0)
-    held = np.zeros(epochs + 1)
-    for group in every.tolist():
-        end = epochs
-        while end:
-            begin = int(cut[end, group])
-            at = np.arange(begin + 1, end)
-            held[at] += came[at, group] - came[np.maximum(begin, at - keeps), group]
-            end = begin
-    return float(best[epochs].sum()), held
+    keeps = WINDOW_S // EPOCH_S
+    return priced_ceiling(gains, came.cumsum(axis=0), memory_rows, reached, rounds, keeps)
 
 
 # --- the table -------------------------------------------------------------------------------

@@ -84,12 +84,19 @@ def knapsack(value: I64, weight: I64, room: int) -> Bools:
 
 def ceiling(day: Day, memory_rows: int, reached: int, rounds: int = 300) -> int:
     """See the module. `reached`: results that some policy gave, which steers the prices."""
-    gains = generations(day)
-    held = _rows_by_epoch(day)
-    price = np.zeros(day.epochs + 1)
+    return priced_ceiling(generations(day), _rows_by_epoch(day), memory_rows, reached, rounds)
+
+
+def priced_ceiling(
+    gains: F64, came: F64, memory_rows: int, reached: int, rounds: int, keeps: int | None = None
+) -> int:
+    """See the module. `gains`: as in `generations`. `came`: (e + 1, g) rows of each group before
+    epoch i. `keeps`: epochs after which a row leaves memory by itself; None: never."""
+    epochs = len(came) - 1
+    price = np.zeros(epochs + 1)
     least = float("inf")
     for _ in range(rounds):
-        value, in_memory = _schedules(gains, held, price)
+        value, in_memory = _schedules(gains, came, price, keeps or epochs)
         bound = value + memory_rows * price.sum()
         least = min(least, bound)
         slope = in_memory - memory_rows
@@ -148,20 +155,22 @@ def _rows_by_epoch(day: Day) -> F64:
     return rows.cumsum(axis=0)
 
 
-def _schedules(gains: F64, held: F64, price: F64) -> tuple[float, F64]:
+def _schedules(gains: F64, came: F64, price: F64, keeps: int) -> tuple[float, F64]:
     """Every group's best cuts at these prices: (what they give net, (e + 1,) rows then held).
 
     A generation that begins before epoch a and is cut in epoch b - 1 pays for the ends of the
     epochs a ... b - 2. So does the last one: a cut in the day's last epoch costs no results.
     """
     epochs, groups = gains.shape[0] - 1, gains.shape[2]
-    paid, prices = (price[:, None] * held).cumsum(axis=0), price.cumsum()
+    begins = np.arange(epochs + 1)
     best = np.zeros((epochs + 1, groups))
     start = np.zeros((epochs + 1, groups), dtype=np.int64)
+    paid = np.zeros((epochs + 1, groups))
+    """By a generation that began then and is still there."""
     for b in range(1, epochs + 1):
-        a = np.arange(b)
-        cost = paid[b - 1] - paid[a] - held[a] * (prices[b - 1] - prices[a])[:, None]
-        net = best[:b] + gains[:b, b] - cost
+        last = b - 1
+        paid[:last] += price[last] * (came[last] - came[np.maximum(begins[:last], last - keeps)])
+        net = best[:b] + gains[:b, b] - paid[:b]
         start[b] = net.argmax(axis=0)
         best[b] = np.take_along_axis(net, start[b][None], axis=0)[0]
     in_memory = np.zeros(epochs + 1)
@@ -169,6 +178,7 @@ def _schedules(gains: F64, held: F64, price: F64) -> tuple[float, F64]:
     for end in range(epochs, 0, -1):
         # `at`: the end of the generation that holds epoch end - 1.
         begin = start[at, every]
-        in_memory[end] = (held[end] - held[begin, every])[end < at].sum()
+        held = came[end] - came[np.maximum(begin, end - keeps), every]
+        in_memory[end] = held[end < at].sum()
         at = np.where(begin == end - 1, begin, at)
     return float(best[epochs].sum()), in_memory

@@ -58,7 +58,7 @@ WINDOW_MS = 40_000.0
 
 
 def growth_drawn(draw: np.random.Generator, groups: int, joins: int = 1) -> Growth:
-    """Groups of some joins of two and three inputs, every second join with a window."""
+    """Groups of some joins of two and three inputs; all but the first with windows of their own."""
     join = np.sort(draw.integers(0, joins, groups))
     rows = draw.integers(0, 50, groups) * (draw.random(groups) < 0.9)
     before = draw.integers(0, 60, groups)
@@ -70,7 +70,7 @@ def growth_drawn(draw: np.random.Generator, groups: int, joins: int = 1) -> Grow
         session_results=draw.integers(0, 900, groups),
         join=join,
         inputs=2 + join % 2,
-        window_ms=np.where(join % 2 == 1, WINDOW_MS, inf) if joins > 1 else np.full(groups, inf),
+        window_ms=np.where(join > 0, WINDOW_MS * np.maximum(join, 1), inf),
         left_ms=float(draw.integers(0, 200_000)),
         came=draw.integers(0, 50, groups),
         evidence=draw.random((len(HORIZONS_MS), 2)) * 1e-5,
@@ -95,6 +95,32 @@ def expected_rates(growth: Growth, ahead_ms: float) -> list[float]:
     return [max(u + stays * (p - u), 0) for p, u in pairs]
 
 
+def met_within(
+    m: int,
+    window: float,
+    present: float,
+    old: float,
+    age: float,
+    young: float,
+    rate: float,
+    left_ms: float,
+) -> float:
+    """The exposure of old rows in a window to those that come at a rate, beside young ones."""
+    steps, found = 400, 0.0
+    until = max(min(left_ms, window - age), 0)
+
+    def there(rows: float, age: float) -> float:
+        span = max(min(rows / present, window), 1) if present > 0 else window
+        return rows * min(max((window - age) / span, 0), 1)
+
+    for k in range(steps):
+        s = (k + 0.5) / steps * until
+        others = there(young, s) + rate * s
+        more = (there(old, age + s) + others) ** (m - 1) - others ** (m - 1)
+        found += m * rate * more * until / steps
+    return found
+
+
 def slowly(
     growth: Growth, back: Sequence[int] | None = None, age_ms: Sequence[int] | None = None
 ) -> list[float]:
@@ -102,7 +128,6 @@ def slowly(
     groups = range(len(growth.rows))
     left_ms = growth.left_ms
     rates = expected_rates(growth, left_ms)
-    rates_within = expected_rates(growth, min(left_ms, WINDOW_MS))
     powers = [float(growth.exposure_norm[g]) ** int(growth.inputs[g]) for g in groups]
     gave = [0.0] * (max(growth.join.tolist()) + 1)
     for g in groups:
@@ -116,21 +141,14 @@ def slowly(
             n, x = old, n + x
         own = [k for k in groups if growth.join[k] == growth.join[g]]
         exposure = (n + x) ** m - n**m - x**m
-        if growth.window_ms[g] < inf:
-            steps, exposure = 400, 0.0
-            until, rate = max(min(left_ms, WINDOW_MS - age), 0), rates_within[g]
-
-            def there(rows: float, age: float, g: int = g) -> float:
-                span = WINDOW_MS
-                if growth.present[g] > 0:
-                    span = max(min(rows / growth.present[g], WINDOW_MS), 1)
-                return rows * min(max((WINDOW_MS - age) / span, 0), 1)
-
-            for k in range(steps):
-                s = (k + 0.5) / steps * until
-                others = there(young, s) + rate * s
-                more = (there(old, age + s) + others) ** (m - 1) - others ** (m - 1)
-                exposure += m * rate * more * until / steps
+        window = float(growth.window_ms[g])
+        if window < inf:
+            rate = expected_rates(growth, min(left_ms, window))[g]
+            present = float(growth.present[g])
+            exposure = met_within(m, window, present, old, age, young, rate, left_ms)
+            if back is not None:
+                since = max(age, 1)
+                exposure += met_within(m, window, present, old, 0, 0.0, young / since, since)
         loss = 0.0
         if gave[growth.join[g]] and sum(powers[k] for k in own):
             average = gave[growth.join[g]] / sum(powers[k] for k in own)
@@ -220,7 +238,7 @@ def test_rows_that_come_evenly_lose_what_is_counted(
     young = replace(growth, rows=np.array([int(m * each * age)]))
     back, ages = np.array([m * each]), np.array([age_ms])
     old = first < -age_ms
-    gained = (old & (last > 0) & before_end).sum()
+    gained = (old & (last > -age_ms) & before_end).sum()
     assert expected_gain(young, back, ages)[0] == pytest.approx(gained, rel=0.1, abs=0.01 * lost)
     at_once = (old & (last > -age_ms) & (last < 0)).sum()
     assert given_at_once(young, back, ages)[0] == pytest.approx(at_once, rel=0.1)

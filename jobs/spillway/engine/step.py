@@ -476,7 +476,6 @@ class _Step:
                     age_ms = task.now_ms - newest.at_ms
                     at_once = given_at_once(growth, newest.rows, age_ms)
                     gain = expected_gain(growth, newest.rows, age_ms)
-                    gain += at_once * np.isfinite(growth.window_ms)
                 known, known_bytes = rows.sum(), sizes.bytes.sum()
                 if not known:
                     known, known_bytes = newest.rows.sum(), newest.bytes.sum()

@@ -29,10 +29,11 @@ left),
 
     sigma m x (integral over s from 0 to t of (N(s) + x s)^(m - 1) - (x s)^(m - 1))
 
-and a generation of N1 rows that was cut a ago gains, beside what comes at once, in t = min(W - a,
-the time left),
+and a generation of N1 rows that was cut a ago gains, in t = min(W - a, the time left),
 
     sigma m x (integral of (N1(a + s) + N(s) + x s)^(m - 1) - (N(s) + x s)^(m - 1))
+
+and, at once, what it would have given since: the loss of N1 rows over a at the rate N / a.
 
 Loss and gain are in results of the query: a result of a join below the root counts for as many as
 the root gave for each of that join's.
@@ -119,23 +120,22 @@ def expected_loss(growth: Growth) -> F64:
 
 def expected_gain(growth: Growth, back: I64, age_ms: I64) -> F64:
     """Results that each group gains at run time when a spilled generation of `back` rows (g,) comes
-    back now, float64 (g,), >= 0; of a windowed join without `given_at_once`. `age_ms`: since it was
-    spilled, (g,)."""
+    back now, float64 (g,), >= 0; `given_at_once` are among them. `age_ms`: since it was spilled,
+    (g,)."""
     m, n, to_come = _powers(growth)
     n1, age = back.astype(np.float64), age_ms.astype(np.float64)
     gain = (n1 + n + to_come) ** m - n1**m - (n + to_come) ** m
     within = _within(growth, n1, age, n, _rate(growth), growth.left_ms)
-    return _results(growth, gain, within)
+    return _results(growth, gain, within + _missed(growth, n1, age))
 
 
 def given_at_once(growth: Growth, back: I64, age_ms: I64) -> F64:
     """About how many results come with the merge, float64 (g,), >= 0: those between the generation
     and what is in memory, which came since."""
     m, n = growth.inputs.astype(np.float64), growth.rows.astype(np.float64)
-    n1, age = back.astype(np.float64), np.maximum(age_ms.astype(np.float64), 1.0)
-    nothing = np.zeros(len(n))
+    n1, age = back.astype(np.float64), age_ms.astype(np.float64)
     found = (n1 + n) ** m - n1**m - n**m
-    return _results(growth, found, _within(growth, n1, nothing, nothing, n / age, age))
+    return _results(growth, found, _missed(growth, n1, age))
 
 
 def rows_to_come(growth: Growth) -> F64:
@@ -166,10 +166,23 @@ def _results(growth: Growth, open_end: F64, within: F64) -> F64:
 
 
 def _rate(growth: Growth) -> F64:
-    """Rows a ms that each group is to expect while a window lasts, (g,); at most till the end."""
-    windows = growth.window_ms[np.isfinite(growth.window_ms)]
-    ahead_ms = min(float(windows.max(initial=0.0)), growth.left_ms)
-    return rate_to_come(growth.present, growth.usual, growth.evidence, ahead_ms)
+    """Rows a ms that each group is to expect while its window lasts, (g,); at most till the end. 0
+    where there is no window."""
+    present, usual = growth.present, growth.usual
+    found: F64 = np.zeros(len(present))
+    for window_ms in np.unique(growth.window_ms[np.isfinite(growth.window_ms)]).tolist():
+        ahead_ms = min(window_ms, growth.left_ms)
+        rate = rate_to_come(present, usual, growth.evidence, ahead_ms)
+        np.copyto(found, rate, where=growth.window_ms == window_ms)
+    return found
+
+
+def _missed(growth: Growth, old: F64, age_ms: F64) -> F64:
+    """The exposure of `old` rows of a windowed join, spilled `age_ms` ago, to those in memory,
+    which came since; all (g,)."""
+    since_ms = np.maximum(age_ms, 1.0)
+    nothing = np.zeros(len(old))
+    return _within(growth, old, nothing, nothing, growth.rows / since_ms, since_ms)
 
 
 def _within(
@@ -179,6 +192,8 @@ def _within(
     those that come at a `rate` in the time `left_ms`, beside `young` rows; all (g,). Anything where
     there is no window."""
     m = growth.inputs.astype(np.float64)
+    if not np.isfinite(growth.window_ms).any():
+        return np.zeros(len(m))
     window_ms = np.where(np.isfinite(growth.window_ms), growth.window_ms, 1.0)
     until_ms = np.maximum(np.minimum(window_ms - age_ms, left_ms), 0.0)
     found: F64 = np.zeros(len(m))
