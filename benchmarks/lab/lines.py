@@ -19,6 +19,7 @@ from benchmarks.lab.tree_workload import TreeDay
 from benchmarks.lab.workload import Day
 from spillway.engine.groups import GroupMap
 from spillway.policy.forecast import Profile
+from spillway_schemas.hash_space import ROOT
 from spillway_schemas.journal import Prefix, SlotTotals
 
 BIN_S = 300.0
@@ -41,11 +42,11 @@ class Line:
     before: float | None = None
     """There was a day before that was alike, but for so much noise; None: there was none."""
 
-    def controller(self, day_s: float) -> Controller | None:
-        """Who asks the policy, on a day of so many seconds."""
+    def controller(self, day_s: float, parents: tuple[int, ...] = (ROOT,)) -> Controller | None:
+        """Who asks the policy, on a day of so many seconds. `parents`: of the joins."""
         if self.policy is None:
             return None
-        return Controller(self.policy, self.spilling.memory_bytes, day_s)
+        return Controller(self.policy, self.spilling.memory_bytes, day_s, parents)
 
 
 class Slots(Protocol):

@@ -24,9 +24,7 @@ def run_tree(
     memory, epoch by epoch, or missing results, group by group, are not what counts say."""
     with scratch() as root:
         cluster = TreeCluster(day, root, line.shares, line.spilling)
-        controller = line.controller(day.epochs * day.epoch_s)
-        if controller:
-            controller.parents = day.query.spec.parents
+        controller = line.controller(day.epochs * day.epoch_s, day.query.spec.parents)
         began = time.process_time()
         epochs = all_epochs(line, cluster, day, controller, progress)
         run_cpu_s = time.process_time() - began

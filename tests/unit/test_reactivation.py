@@ -63,9 +63,9 @@ def back(*who: Any, wanted: int = 100, most: int = 100, spare: int = 0, policy: 
     return np.flatnonzero(returning(policy or "expected-gain", *who, **sizes)).tolist()
 
 
-def test_a_generation_comes_back_when_it_is_worth_twice_the_room() -> None:
+def test_a_generation_comes_back_when_it_is_worth_more_than_its_room() -> None:
     held = residents([50, 50, 50], [50.0, 100.0, 150.0])
-    for gain, found in ((20.1, [0]), (20.0, [])):
+    for gain, found in ((10.1 * MARGIN, [0]), (10 * MARGIN, [])):
         assert back(held, candidates([10, 0, 0], [gain, 9e9, 9e9])) == found
     assert back(held, candidates([60, 0, 0], [60 * 2 * MARGIN, 0, 0])) == [], "the second, too"
     assert back(held, candidates([60, 0, 0], [60 * 2.1 * MARGIN, 0, 0])) == [0]
@@ -99,7 +99,7 @@ def test_as_many_come_as_are_wanted_and_never_more_than_fit() -> None:
 
 
 def test_what_is_too_large_keeps_nothing_behind_it_away() -> None:
-    held = residents([50, 50, 0], [0.0, 5_000.0, 0.0])
+    held = residents([50, 50, 0], [0.0, 50 * 151 / MARGIN, 0.0])
     dear = candidates([60, 10, 10], [9_000.0, 100.0, 90.0])
     assert back(held, dear) == [1, 2], "what is worth most asks for a byte that is worth more"
     many = candidates([30, 10, 10], [900.0, 100.0, 90.0], [600_000.0, 300_000.0, 250_000.0])

@@ -35,7 +35,7 @@ Bool = npt.NDArray[np.bool_]
 
 POLICIES = ("expected-gain", "rotation", "random", "off")
 DEFAULT_REACTIVATION = "expected-gain"
-MARGIN = 2.0
+MARGIN = 1.2
 MOST_RESULTS = 500_000.0
 """What comes back gives no more in one epoch: about a second's work. Else an epoch near the close
 might do a good part of cleanup."""
