@@ -108,6 +108,8 @@ def test_kills_moves_and_lost_state(make_day: MakeDay) -> None:
     finished(day, ["stream", "--available-now"])
     assert any(e["restored_slots"] for e in day.journal.epochs())
     assert spilled(day) == {ABC, ABCD, ABCDE}
+    day.correct(SESSION, [row for row in tree_messages(10, 60, KEYS) if row[1].endswith(b"}")])
+    assert day.check(SESSION)["correction"] > 0
 
 
 def finished(day: TreeDay, *first: Sequence[str]) -> None:

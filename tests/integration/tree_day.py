@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.integration.day import Day
+from tests.integration.day import Day, chained
 
 STREAMS = ("a", "b", "c", "d", "e")
 FIELDS = {
@@ -19,6 +19,7 @@ FIELDS = {
     "d": {"d1": "int", "d2": "string"},
     "e": {"e1": "string", "n": "int"},
 }
+LATE = "late.jsonl"
 JOINS = """
 [join.abc]
 inputs = ["a", "b", "c"]
@@ -75,6 +76,7 @@ class TreeDay(Day):
         """Brute force over what Kafka holds of a sealed session: coordinates and shown values."""
         sealed = self.sealed(session)
         rows: dict[str, list[tuple[tuple[int, int], dict[str, Any]]]] = {}
+        late = self.late()
         for stream, found in self.read_topics().items():
             topic = self.topics[stream]
             start, end = sealed["start"][topic], sealed["end"][topic]
@@ -82,7 +84,7 @@ class TreeDay(Day):
                 ((p, o), body)
                 for p, o, value in found
                 if start[p] <= o < end[p] and (body := _accepted(stream, value)) is not None
-            ]
+            ] + late.get(stream, [])
         by = {
             stream: _by(rows[stream], column)
             for stream, column in (("b", "b1"), ("c", "c1"), ("d", "d1"), ("e", "e1"))
@@ -97,6 +99,24 @@ class TreeDay(Day):
                             shown = (left["note"], mid["n"], last["n"])
                             made[*keys, *shown, *a, *b, *c, *d, *e] += 1
         return made
+
+    def correct(self, session: str, late: Sequence[tuple[str, bytes]]) -> None:
+        """Add late (stream, value) rows to a proved session, and prove it again."""
+        rows = [{"topic": self.topics[stream], "value": json.loads(v)} for stream, v in late]
+        file = self.folder / LATE
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        correct = ["correct", "--session", session, str(file), "--reason", "a feed was down"]
+        self.ok(*chained(correct, ["verify", "--session", session]), timeout_s=300)
+
+    def late(self) -> dict[str, list[tuple[tuple[int, int], dict[str, Any]]]]:
+        """The rows of the session's one correction."""
+        found = defaultdict(list)
+        if (file := self.folder / LATE).exists():
+            names = {topic: stream for stream, topic in self.topics.items()}
+            for number, line in enumerate(file.read_text().splitlines(), 1):
+                row = json.loads(line)
+                found[names[row["topic"]]].append(((-1, number), row["value"]))
+        return found
 
     def check(self, session: str) -> Counter[str]:
         """Compare the session's results with brute force; the number of results of each phase."""

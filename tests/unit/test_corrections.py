@@ -115,7 +115,6 @@ def test_a_day_that_is_not_proved_is_not_corrected(tmp_path: Path, complete: boo
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"parents": [1, -1]}, "a tree of joins"),
         ({"carry": True}, "session.carry"),
         ({"outer": True}, "the query has optional streams"),
     ],

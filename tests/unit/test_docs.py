@@ -328,7 +328,7 @@ def test_nothing_is_installed_by_a_name_that_is_somebody_elses() -> None:
     "limit",
     [
         "closed day of an outer join cannot be",
-        "Trees of joins cannot be corrected",
+        "nor can sessions that carry",
         "relay](docs/following.md) does not survive a changed query",
         "Figures are of one machine with two cores",
     ],

@@ -96,7 +96,7 @@ ONLY_IN: dict[str, set[str]] = {
     "deltalake": {"spillway.tables"},
     "obstore": {"spillway.storage"},
     "kafka": {"spillway.kafka", "spillway.produce", "spillway.mended", "spillway.verify"},
-    "pyspark": {"spillway.stream", "spillway.cleanup", "spillway.verify"},
+    "pyspark": {"spillway.stream", "spillway.cleanup", "spillway.verify", "spillway.corrections"},
     "delta": {"spillway.stream", "spillway.cleanup", "spillway.verify"},
     "prometheus_client": {"spillway.metrics"},
     "fastavro": {"spillway.decode", "spillway.produce"},

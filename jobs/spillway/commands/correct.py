@@ -16,7 +16,22 @@ from spillway.commands.given import AsJson, dated
 from spillway.commands.terminal import out, say, say_json, who
 
 if TYPE_CHECKING:
+    from spillway.corrections.leaves import TreeLeaves
     from spillway.corrections.rows import Correction, KeptRevision
+    from spillway.tables import Warehouse
+    from spillway_schemas.query import Query
+    from spillway_schemas.settings import Settings
+
+
+def tree_leaves(query: Query, settings: Settings, warehouse: Warehouse) -> TreeLeaves:
+    """What a correction of a tree of joins needs to know of its leaves."""
+    from spillway.corrections.leaves import TreeLeaves
+    from spillway.registry import with_schemas
+    from spillway.verify.values import leaf_plans, values_of, windows_of
+
+    values = values_of(query)
+    plans = with_schemas(leaf_plans(query, values), settings.registry, warehouse.place)
+    return TreeLeaves(values, plans, windows_of(query))
 
 
 def correct(
@@ -86,6 +101,7 @@ def correct(
             source,
             None if read is None else CorrectionRequest(read, reason or "", by or who()),
             fingerprint=query.fingerprint,
+            tree=None if query.is_single else tree_leaves(query, settings, warehouse),
             plan=plan,
             tell=tell,
         )

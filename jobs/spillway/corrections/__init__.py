@@ -2,8 +2,9 @@
 
 Model: a correction is one more epoch of a closed session. Its rows are new, all rows that the
 session has had are old, and the join's kernel gives the combinations with at least one new row, as
-it does at run time. With inputs A_i and rows D_i that come to them, these are the join of the
-A_i + D_i without that of the A_i: a combination of the enlarged input has a new row, or is there.
+it does at run time. Of a tree of joins Spark makes them from the leaves' rows. With inputs A_i and
+rows D_i that come to them, these are the join of the A_i + D_i without that of the A_i: a
+combination of the enlarged input has a new row, or is there.
 
 | module | idea |
 |---|---|
@@ -12,6 +13,8 @@ A_i + D_i without that of the A_i: a combination of the enlarged input has a new
 | `closed` | which sessions can be corrected |
 | `kept` | their revisions in the tables |
 | `task` | what runs in Spark's workers: rows of one part of the hashes in, results out |
+| `leaves` | which rows of a tree's leaves meet |
+| `trees` | how they are joined, by Spark SQL |
 | `job` | the driver: has rows joined, keeps them, commits their results |
 | `shown` | what a correction came to, for people |
 

@@ -1,5 +1,5 @@
-"""Which sessions can be corrected: closed ones that are proved, of one join, whose results nobody
-takes back and no other session shares."""
+"""Which sessions can be corrected: closed ones that are proved, whose results nobody takes back and
+no other session shares."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from spillway.protocol.recovery import Restore
 from spillway.protocol.seal import not_sealed
 from spillway.protocol.state import JournalState, check_query, genesis_of
 from spillway.tables import NothingYet, Warehouse
+from spillway.verify.proof import timing_of
+from spillway.verify.workers import Timing
 from spillway_schemas.journal import Genesis, Sealed
 
 
@@ -24,6 +26,8 @@ class ClosedSession:
     """All of its input; `slots` is empty."""
     cleaned: int
     """Results that cleanup has added."""
+    timing: Timing | None
+    """How its rows were judged by their times; None: the query has no window."""
 
     @property
     def genesis(self) -> Genesis:
@@ -47,11 +51,6 @@ def closed_session(warehouse: Warehouse, session: str, fingerprint: str) -> Clos
     sealed = state.sealed[session]
     genesis = genesis_of(state, sealed)
     check_query(genesis, fingerprint)
-    if len(genesis.parents) > 1:
-        raise CorrectionRefused(
-            "the query is a tree of joins, and corrections are built for one join: make the day "
-            "again, see the runbook, `Make a day again`"
-        )
     if genesis.outer:
         raise CorrectionRefused(
             "the query has optional streams: a late row may be the one that an unmatched result "
@@ -78,4 +77,5 @@ def closed_session(warehouse: Warehouse, session: str, fingerprint: str) -> Clos
         sealed,
         whole_session(genesis, sealed, entries),
         cleaned[-1] if cleaned else 0,
+        timing_of(genesis, sealed, entries),
     )

@@ -34,14 +34,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from spillway.cleanup.deferred import TopicSource, frame_schema, parts_of
 from spillway.corrections.closed import ClosedSession, closed_session
 from spillway.corrections.kept import SessionRevisions
+from spillway.corrections.leaves import TreeLeaves
 from spillway.corrections.rows import Correction, CorrectionRefused, KeptRevision
 from spillway.corrections.task import (
     ADDED_SCHEMA,
@@ -52,6 +54,8 @@ from spillway.corrections.task import (
     hashes_of,
     row_blocks,
 )
+from spillway.decode.chunks import COLUMNS
+from spillway.engine.groups import U64
 from spillway.engine.join.results import result_schema
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.spillfile import spill_schema
@@ -66,10 +70,12 @@ from spillway.stream.decoding import DecodeTask, decode_chunks
 from spillway.stream.messages import ranges_of, whole_frame
 from spillway.stream.pins import salted, salts
 from spillway.tables import TableConflict, Warehouse
+from spillway.verify.workers import TopicRanges
 from spillway_schemas.corrections import Revision
 from spillway_schemas.journal import FileRecord
 
 UNREADABLE = "The session's input cannot be read again in Kafka as it was read then"
+NO_HASHES: U64 = np.zeros(0, dtype=np.uint64)
 ATTEMPTS = 100
 """Corrections of one session that may be faster, one after the other."""
 
@@ -111,6 +117,7 @@ def run_correction(
     wanted: CorrectionRequest | None,
     *,
     fingerprint: str,
+    tree: TreeLeaves | None = None,
     plan: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Corrected:
@@ -118,8 +125,8 @@ def run_correction(
     this is started.
 
     `start_spark` gives a session; it is called only when there is something to compute. `wanted`:
-    None to finish only. `plan`: count what would be added, and change nothing. `tell` hears of what
-    takes long.
+    None to finish only. `tree`: of a query of several joins. `plan`: count what would be added, and
+    change nothing. `tell` hears of what takes long.
     Raises `NothingYet`, `AnotherQuery`, `CorrectionRefused`, `InputChanged`, KafkaUnavailable,
     `OutcomeUnknown`.
     """
@@ -129,7 +136,7 @@ def run_correction(
         result_schema(spec), spill_schema(spec), changes=bool(closed.state.before)
     )
     revisions = SessionRevisions(warehouse, session, closed.sealed.results + closed.cleaned)
-    run = _Run(start_spark, warehouse, spec, closed, revisions, source, tell)
+    run = _Run(start_spark, warehouse, spec, closed, revisions, source, tree, tell)
     finished: list[Revision] = []
     for _ in range(ATTEMPTS):
         kept = revisions.kept()
@@ -186,6 +193,7 @@ class _Run:
         closed: ClosedSession,
         revisions: SessionRevisions,
         source: TopicSource,
+        tree: TreeLeaves | None,
         tell: Callable[[str], None],
     ) -> None:
         self._start_spark = start_spark
@@ -195,6 +203,7 @@ class _Run:
         self._revisions = revisions
         self._session = closed.sealed.session
         self._source = source
+        self._tree = tree
         self._tell = tell
 
     def finish(self, kept: Sequence[KeptRevision]) -> list[Revision]:
@@ -246,11 +255,13 @@ class _Run:
         again = replace(again, slots=frozenset(range(len(groups))))
         rows_as = partial(row_blocks, spec, self._source.streams, groups, self._session)
         added = rows_as(new, "new")
-        only = hashes_of(spec, added)
-        others = rows_as(old, "restore", only)
-        own = [salted(salt, some) for some in batched([*added, *others])]
         if not added:  # the query's filter leaves all of them out
             return [], 0
+        only, own = NO_HASHES, []
+        if self._tree is None:
+            only = hashes_of(spec, added)
+            others = rows_as(old, "restore", only)
+            own = [salted(salt, some) for some in batched([*added, *others])]
         decode = DecodeTask(
             spec=spec,
             streams=self._source.streams,
@@ -276,6 +287,8 @@ class _Run:
         source = self._source.identified(self._closed.genesis.topics)
         try:
             found = parts_added(spark, source, decode, task, own)
+            if self._tree is not None:
+                found += self._of_tree(self._tree, source, old, new, task)
         except Exception as error:
             if trouble := SchemaTrouble.told_by(error):
                 raise trouble from error
@@ -288,6 +301,27 @@ class _Run:
         files = [file for part in found for file in part.files]
         return files, sum(part.results for part in found)
 
+    def _of_tree(
+        self,
+        tree: TreeLeaves,
+        source: TopicSource,
+        old: pa.Table,
+        new: pa.Table,
+        task: AdditionTask,
+    ) -> list[PartAdded]:
+        # Only now: what this imports takes a second.
+        from spillway.corrections.trees import tree_parts_added
+
+        (session,) = self._closed.again.sessions
+        rows = TopicRanges(
+            source.messages,
+            session.start,
+            session.end,
+            self._closed.timing,
+            old.select(COLUMNS) if len(old) else None,
+        )
+        return tree_parts_added(self._start_spark(), tree, rows, new, task)
+
 
 def parts_added(
     spark: Any, source: TopicSource, decode: DecodeTask, task: AdditionTask, own: Sequence[Any]
@@ -297,10 +331,15 @@ def parts_added(
     again = decode.restore
     assert again is not None, "a correction reads the session's input"
     schema = frame_schema(BLOCK_SCHEMA)
-    frame = spark.createDataFrame(pa.Table.from_batches(own, BLOCK_SCHEMA), schema)
+    frames = []
+    if own:
+        frames.append(spark.createDataFrame(pa.Table.from_batches(own, BLOCK_SCHEMA), schema))
     if ranges := ranges_of(again.read_from, again.read_to):
         work = partial(decode_chunks, decode)
-        frame = frame.unionAll(whole_frame(spark, source.messages, ranges, work, schema))
+        frames.append(whole_frame(spark, source.messages, ranges, work, schema))
+    if not frames:
+        return []
+    frame = reduce(lambda one, other: one.unionAll(other), frames)
     written = frame.repartition(len(task.groups), "slot").mapInArrow(
         partial(add_parts, task), frame_schema(ADDED_SCHEMA)
     )

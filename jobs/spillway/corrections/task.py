@@ -147,6 +147,25 @@ def add_part(task: AdditionTask, part: int, blocks: Iterable[Block]) -> PartAdde
     return PartAdded(counts=intake.restored, files=files, results=results)
 
 
+def add_results(task: AdditionTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Write results of a tree of joins, in the columns that the table shows; what was added."""
+    freeze()
+    results = 0
+
+    def found() -> Iterator[pa.Table]:
+        nonlocal results
+        for batch in batches:
+            results += batch.num_rows
+            yield pa.Table.from_batches([batch]).cast(task.spec.result_schema)
+
+    try:
+        done = PartAdded(counts=[], files=_written(task, found()), results=results)
+    except StorageError as problem:
+        told = problem.errno or 0, str(problem)
+        done = PartAdded(counts=[], files=[], results=0, problem=told)
+    yield pa.RecordBatch.from_pydict({"added": [done.model_dump_json()]}, schema=ADDED_SCHEMA)
+
+
 def _written(task: AdditionTask, found: Iterator[pa.Table]) -> list[FileRecord]:
     if task.results is None:
         for _ in found:

@@ -13,7 +13,7 @@ from spillway.registry import with_schemas
 from spillway.tables import Warehouse
 from spillway.verify.single import SingleProof
 from spillway.verify.tasks import TableFiles
-from spillway.verify.values import leaf_plans, values_of
+from spillway.verify.values import leaf_plans, values_of, windows_of
 from spillway.verify.verdicts import Difference, JudgedKeys
 from spillway.verify.workers import TopicRanges
 from spillway_schemas.query import Query
@@ -102,13 +102,7 @@ def frames_of(asked: ProofRequest) -> ProofFrames:
         for plan, leaf in zip(plans, values.leaves, strict=True)
     ]
     results = tree_results(spark, values, files["results"], salt)
-    number = {leaf: n for n, leaf in enumerate(query.inputs)}
-    windows = [
-        (span, [[number[leaf] for leaf in query.tree.below(each)] for each in join.inputs])
-        for join, span in zip(query.tree.joins, query.spans, strict=True)
-        if span is not None
-    ]
-    return TreeFrames(spark, values, plans, leaves, results, quarantine, salt, windows)
+    return TreeFrames(spark, values, plans, leaves, results, quarantine, salt, windows_of(query))
 
 
 def _single_frames(

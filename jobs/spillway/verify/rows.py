@@ -26,7 +26,14 @@ from spillway.decode.chunks import chunks_of
 from spillway.stream.messages import ranges_of, whole_frame
 from spillway.verify.arithmetic import PRIMES
 from spillway.verify.tasks import TableFiles, file_rows
-from spillway.verify.workers import TIMED, TopicRanges, decoded, decoded_schema, key_names
+from spillway.verify.workers import (
+    TIMED,
+    Timing,
+    TopicRanges,
+    decoded,
+    decoded_schema,
+    key_names,
+)
 
 # --- rows with their coordinates and hashes --------------------------------------------------
 
@@ -44,6 +51,11 @@ def input_rows(
     `hashed`: columns that the hash is of, beside the coordinate; by default those of the payload,
     `p0`, `p1`, ...
     """
+    return hashed_rows(decoded_rows(spark, plan, source), plan, salt, hashed)
+
+
+def decoded_rows(spark: Any, plan: StreamPlan, source: TopicRanges) -> Any:
+    """All rows of one input as they were decoded: `workers.decoded_schema`."""
     schema = decoded_schema(plan)
     topic = {plan.topic: source.end[plan.topic]}
     rows = whole_frame(
@@ -53,13 +65,23 @@ def input_rows(
         partial(decoded, plan, schema, source.timing),
         from_arrow_schema(schema),
     )
-    if source.corrections is not None:
-        mine = source.corrections.filter(pc.field("topic") == plan.topic)
-        # Spark takes an empty batch for the end of all; these have rows.
-        if batches := list(decoded(plan, schema, source.timing, chunks_of(mine))):
-            added = pa.Table.from_batches(batches, schema)
-            rows = rows.unionAll(spark.createDataFrame(added, from_arrow_schema(schema)))
-    return hashed_rows(rows, plan, salt, hashed)
+    if source.corrections is None:
+        return rows
+    added = corrected_rows(spark, plan, source.timing, source.corrections)
+    return rows if added is None else rows.unionAll(added)
+
+
+def corrected_rows(
+    spark: Any, plan: StreamPlan, timing: Timing | None, corrections: pa.Table
+) -> Any | None:
+    """The same of rows of corrections (`decode.chunks.COLUMNS`); None: the input has none."""
+    schema = decoded_schema(plan)
+    mine = corrections.filter(pc.field("topic") == plan.topic)
+    # Spark takes an empty batch for the end of all; these have rows.
+    batches = list(decoded(plan, schema, timing, chunks_of(mine)))
+    if not batches:
+        return None
+    return spark.createDataFrame(pa.Table.from_batches(batches, schema), from_arrow_schema(schema))
 
 
 def hashed_rows(rows: Any, plan: StreamPlan, salt: int, hashed: Sequence[str] | None = None) -> Any:

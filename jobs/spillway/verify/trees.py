@@ -36,10 +36,9 @@ from spillway.verify.rows import (
 )
 from spillway.verify.tasks import TableFiles
 from spillway.verify.times import in_time, is_own
-from spillway.verify.values import ProofLeaf, TreeValues, outwards
+from spillway.verify.values import LeafWindow, ProofLeaf, TreeValues, outwards
 from spillway.verify.verdicts import TOTALS, Difference, JudgedKeys
 from spillway.verify.workers import FOLDED, TopicRanges, collected, judged_tree, key_names
-from spillway_schemas.windows import Span
 
 
 def leaf_rows(spark: Any, plan: StreamPlan, leaf: ProofLeaf, source: TopicRanges, salt: int) -> Any:
@@ -72,11 +71,11 @@ class TreeFrames:
         results: Any,
         quarantine: Any,
         salt: int,
-        windows: Sequence[tuple[Span, Sequence[Sequence[int]]]] = (),
+        windows: Sequence[LeafWindow] = (),
     ) -> None:
         """`plans`, `leaves` (frames of `leaf_rows`): one for each leaf, in the query's order.
-        `results`: of `tree_results`. `quarantine`: of `rows.quarantined_rows`. `windows`: the span
-        of each join that has one, and for each of its inputs the numbers of the leaves below."""
+        `results`: of `tree_results`. `quarantine`: of `rows.quarantined_rows`. `windows`: of
+        `values.windows_of`."""
         self._windows = windows
         self._spark = spark
         self._values = values

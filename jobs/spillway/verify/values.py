@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from spillway.decode.plan import StreamPlan, plans_for
 from spillway_schemas.join_tree import KeySource
 from spillway_schemas.query import Query
+from spillway_schemas.windows import Span
 
 
 @dataclass(frozen=True)
@@ -94,14 +95,16 @@ def values_of(query: Query) -> TreeValues:
     return TreeValues(tuple(leaves), tuple((name, value) for value, name in root.items()))
 
 
-def outwards(values: TreeValues) -> tuple[int, ...]:
-    """Numbers of the leaves, from the one that has most of the root's key: each of the others has a
-    value in common with those before it."""
+def outwards(values: TreeValues, first: int | None = None) -> tuple[int, ...]:
+    """Numbers of the leaves, from the first one or that which has most of the root's key: each of
+    the others has a value in common with those before it."""
     known = set(values.by)
     ahead = list(range(len(values.leaves)))
     order: list[int] = []
     while ahead:
         most = max(ahead, key=lambda n: len(known.intersection(values.leaves[n].values)))
+        if first is not None and not order:
+            most = first
         ahead.remove(most)
         known = set(values.leaves[most].values) | (known if order else set())
         order.append(most)
@@ -112,3 +115,21 @@ def leaf_plans(query: Query, values: TreeValues) -> tuple[StreamPlan, ...]:
     """How each leaf's messages are decoded: keys are its sources, so a row that has a null in one
     of them is rejected. Raises QueryError."""
     return plans_for(query, {leaf.name: leaf.sources for leaf in values.leaves})
+
+
+LeafWindow = tuple[Span, tuple[tuple[int, ...], ...]]
+"""The span of a join that has a window, and for each of its inputs the numbers of the leaves
+below."""
+
+
+def windows_of(query: Query) -> tuple[LeafWindow, ...]:
+    """The windows of a query's joins."""
+    number = {leaf: n for n, leaf in enumerate(query.inputs)}
+    return tuple(
+        (
+            span,
+            tuple(tuple(number[leaf] for leaf in query.tree.below(each)) for each in join.inputs),
+        )
+        for join, span in zip(query.tree.joins, query.spans, strict=True)
+        if span is not None
+    )
