@@ -247,6 +247,12 @@ def _key_kind(value: object) -> str:
     return "name" if isinstance(value, str) else "table"
 
 
+_PATIENCE = ("lateness", "idle_after", "ahead")
+"""Keys of a join that say how long is waited, and for what."""
+_LENGTHS = ("window", *_PATIENCE)
+"""Keys of a join whose values are lengths of time."""
+
+
 class Join(QueryPart):
     """An m-way join. An input is a stream, `"<stream> as <name>"`, or the name of a join."""
 
@@ -272,7 +278,7 @@ class Join(QueryPart):
 
     @model_validator(mode="after")
     def _one_window(self) -> Self:
-        for name in ("window", "lateness", "idle_after", "ahead"):
+        for name in _LENGTHS:
             if (text := getattr(self, name)) is not None:
                 _placed(duration_us, text, name)
         if self.idle_after is not None and not duration_us(self.idle_after):
@@ -286,7 +292,7 @@ class Join(QueryPart):
         for input_, text in (self.within or {}).items():
             _placed(band_us, text, "within", input_)
         if self.window is None and self.within is None:
-            for name in ("lateness", "idle_after", "ahead"):
+            for name in _PATIENCE:
                 if getattr(self, name) is not None:
                     raise _Misplaced("it is of a window: give the join window or within", name)
         return self
@@ -404,7 +410,7 @@ class Query(QueryPart):
             return None
         said = {
             name: duration_us(text)
-            for name in ("lateness", "idle_after", "ahead")
+            for name in _PATIENCE
             for join in self.joins.values()
             if (text := getattr(join, name)) is not None
         }
@@ -717,24 +723,24 @@ def _time_problems(query: Query) -> Iterator[str]:
     for name, stream in query.streams.items():
         rules = {each.name: each for each in stream.rules}
         fits = [each.name for each in stream.rules if each.type == "timestamp"]
-        listed = _list(fits) if fits else "none: give it a field of type timestamp"
+        listed = f"timestamps: {_list(fits)}" if fits else f"give {name} a field of type timestamp"
         if stream.time is None and name in asked:
+            which = f'time = "{fits[0]}"' if len(fits) == 1 else f"time = ...; {listed}"
             yield (
                 f"{query.where('streams', name)}: {asked[name]} has a window, or a join above it: "
-                f"give {name} the field that it goes by, time = "
-                + (f'"{fits[0]}"' if len(fits) == 1 else f"one of: {listed}")
+                f"say which field of {name} it goes by, {which}"
             )
         elif stream.time is not None:
             where = query.where("streams", name, "time")
             if stream.time not in rules:
-                yield f"{where}: {name} has no field {stream.time!r}; timestamps: {listed}"
+                yield f"{where}: {name} has no field {stream.time!r}; {listed}"
             elif stream.time not in fits:
                 type_ = rules[stream.time].type
                 yield (
                     f"{where}: {stream.time} is {type_}; a time is a timestamp that is never null; "
-                    f"there are: {listed}"
+                    f"{listed}"
                 )
-    for what in ("lateness", "idle_after", "ahead"):
+    for what in _PATIENCE:
         said = {
             name: text
             for name, join in query.joins.items()
@@ -865,6 +871,8 @@ def _explain(error: ValidationError, file: TomlFile) -> list[str]:
             text = f'write a list: {key[-1]} = ["...", "..."]'
         elif item["type"] == "string_type" and key[0] == "join" and "inputs" in key:
             text = "an input is a stream or the name of a join: write that one as [join.NAME]"
+        elif item["type"] == "string_type" and key[0] == "join" and key[-1] in _LENGTHS:
+            text = f'write a length of time: {key[-1]} = "10 minutes"'
         elif item["type"] == "missing":
             text = "missing"
         elif item["type"] == "too_short":

@@ -497,7 +497,10 @@ def _explain(
         # Only what is known to be no secret is repeated: not a value of a table, and not a text
         # where a table should be.
         repeated = name in known and not _is_table(name)
-        got = f" (got {_brief(item['input'])})" if repeated else ""
+        given = item["input"]
+        if isinstance(given, str) and repr(given) in text:
+            repeated = False  # it is said already
+        got = f" (got {_brief(given)})" if repeated else ""
         # A flag and a variable say the name already.
         named = where if _says(origin) else f"{where}: {name}"
         text = f"{text[:1].lower()}{text[1:]}"

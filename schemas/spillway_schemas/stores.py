@@ -52,6 +52,8 @@ _URI = re.compile(
     rf"(?P<scheme>[a-z0-9]+)://(?P<bucket>(?:{_SEGMENT}@)?{_SEGMENT})"
     rf"(?P<key>(?:/{_SEGMENT})*)/?"
 )
+_AZURE = "abfss:// with the container, an @, and account.dfs.core.windows.net/folder"
+"""In words: what stands before an @ is taken for a secret wherever messages are shown."""
 
 
 class StoreLocation(NamedTuple):
@@ -86,14 +88,10 @@ def store_location(uri: str) -> StoreLocation:
     if match is None or match["scheme"] not in PROVIDERS:
         raise ValueError(
             f"{uri!r} does not name a place in an object store: write s3://bucket/folder, "
-            "gs://bucket/folder or abfss://container@account.dfs.core.windows.net/folder, of "
-            "letters, digits and . _ = -"
+            f"gs://bucket/folder or {_AZURE}; names have letters, digits and . _ = -"
         )
     if (match["scheme"] == "abfss") != ("@" in match["bucket"]):
-        raise ValueError(
-            f"{uri!r}: an address of Azure is abfss://container@account.dfs.core.windows.net/folder"
-            ", and no other has an @"
-        )
+        raise ValueError(f"{uri!r}: an address of Azure is {_AZURE}, and no other has an @")
     return StoreLocation(match["scheme"], match["bucket"], match["key"].strip("/"))
 
 

@@ -152,6 +152,13 @@ MISTAKES = [
         "s3://, gs://, abfss:// (got 's4://lake/w')",
     ),
     Mistake(
+        "an object store with one slash",
+        ("--set", "warehouse.root=s3:/lake", "config", "show"),
+        "--set warehouse.root: 's3:/lake' does not name a place in an object store: write "
+        "s3://bucket/folder, gs://bucket/folder or abfss:// with the container, an @, and "
+        "account.dfs.core.windows.net/folder; names have letters, digits and . _ = -",
+    ),
+    Mistake(
         "state in an object store",
         ("--set", "state.root=s3://lake/w", "config", "show"),
         "--set state.root: a local path is needed; only warehouse.root may be in an object store",
@@ -304,6 +311,37 @@ MISTAKES = [
         "a join of one",
         GOOD.replace('["a", "b"]', '["a"]'),
         "q.toml:7: join.inputs: at least 2 are needed",
+    ),
+    *(
+        query_file(
+            f"a filter that is no SQL: {filter_}",
+            GOOD.replace('topic = "b"', f'topic = "b"\nfilter = "{filter_}"'),
+            f"q.toml:5: filter of b: not valid SQL{says} ",
+        )
+        for filter_, says in (
+            ("size >", ": it ends too early"),
+            ("size = = 1", " at character 8: unexpected ="),
+            ("size >\\n\\n = 1", " at line 3, character 2: unexpected ="),
+        )
+    ),
+    query_file(
+        "a window that is a number",
+        GOOD + "window = 600\n",
+        'q.toml:9: join.window: write a length of time: window = "10 minutes"',
+    ),
+    query_file(
+        "a window without a time",
+        GOOD + 'window = "1 hour"\n',
+        "q.toml:1: join has a window, or a join above it: say which field of a it goes by, "
+        "time = ...; give a a field of type timestamp",
+    ),
+    query_file(
+        "a time that may be null, and no other",
+        GOOD.replace('topic = "b"', 'topic = "b"\ntime = "at"').replace(
+            'size = "int"', 'at = "timestamp?"'
+        ),
+        "q.toml:5: at is timestamp?; a time is a timestamp that is never null; give b a field of "
+        "type timestamp",
     ),
     query_file(
         "a topic that no Kafka would have",
@@ -500,6 +538,11 @@ def test_a_mistake_is_told_with_its_remedy(
         (here / name).write_text(text)
     code, said = answer(capsys, *mistake.arguments)
     assert (code, mistake.says in said.replace(f"{here}/", "")) == (mistake.code, True), said
+
+
+def test_a_value_is_repeated_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, said = answer(capsys, "--set", "metrics.listen=9464", "config", "show")
+    assert said.count("'9464'") == 1, said
 
 
 def test_jars_that_are_not_there_are_told_with_the_folder(

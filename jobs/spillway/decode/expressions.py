@@ -11,6 +11,7 @@ words are no part of the reason: some of them count its calls.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,12 @@ from spillway.decode.rules import TIMESTAMP
 from spillway_schemas.expressions import cases_of
 
 FAILED = "the expression has no value for this row"
+
+_BEFORE = "SELECT ("
+"""What an expression stands behind when it is parsed."""
+_PARSER = re.compile(
+    r"sql parser error: (?P<what>.*) at Line: (?P<line>\d+), Column: (?P<column>\d+)"
+)
 
 
 class EvaluationError(ValueError):
@@ -77,9 +84,9 @@ def _evaluate(expression: str, rows: Any) -> Any:
     assert isinstance(frame, pl.DataFrame)
     try:
         with pl.SQLContext({"rows_": frame}, eager=True) as context:
-            result = context.execute(f"SELECT ({expression}) AS value_ FROM rows_")
+            result = context.execute(f"{_BEFORE}{expression}) AS value_ FROM rows_")
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise EvaluationError(str(error).strip().partition("\n")[0]) from None
+        raise EvaluationError(_said(error, expression)) from None
     if result.height != rows.num_rows:
         if result.height != 1:
             raise EvaluationError("the expression does not give one value per row")
@@ -88,6 +95,22 @@ def _evaluate(expression: str, rows: Any) -> Any:
     else:
         value = result["value_"]
     return _plain(value.to_arrow())
+
+
+def _said(error: BaseException, expression: str) -> str:
+    """An error in one line. What the parser says is told by the places of the expression: it has
+    read that in a statement of ours."""
+    text = str(error).strip().partition("\n")[0]
+    if (found := _PARSER.fullmatch(text)) is None:
+        return text
+    lines = expression.split("\n")
+    line, column = int(found["line"]), int(found["column"])
+    column -= len(_BEFORE) if line == 1 else 0
+    if (line, column) > (len(lines), len(lines[-1])):
+        return "not valid SQL: it ends too early"
+    where = f"line {line}, character {column}" if len(lines) > 1 else f"character {column}"
+    _, comma, odd = found["what"].rpartition(", found: ")
+    return f"not valid SQL at {where}: {f'unexpected {odd}' if comma else odd}"
 
 
 def _plain(column: Any) -> Any:
