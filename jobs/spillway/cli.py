@@ -7,11 +7,9 @@ Each command has a module of its own in `spillway.commands`.
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -43,7 +41,7 @@ from spillway.commands import (
     topics,
     verify,
 )
-from spillway.commands.terminal import complain, err, say, told
+from spillway.commands.terminal import complain, err, nobody_reads, say, told
 from spillway.places import var_folder
 from spillway.private import open_private
 from spillway_schemas.exits import FAILED, INTERRUPTED, USAGE
@@ -77,11 +75,8 @@ class CommandGroup(TyperGroup):
         except typer.BadParameter as error:
             _in_numbers(error)
             raise
-        except BrokenPipeError:  # typer's end, 1, says of a day that it is not complete
-            complain("nobody reads the output any more (broken pipe)")
-            with suppress(OSError):  # or Python fails once more when it flushes at its end
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise SystemExit(FAILED) from None
+        except BrokenPipeError:
+            nobody_reads()
         except Exception as error:  # typer does not say where its error of unknown options is
             option = getattr(error, "option_name", None)
             if option in ("--set", "--config"):

@@ -34,6 +34,7 @@ from typing import NamedTuple
 from xml.sax.saxutils import quoteattr
 
 from spillway.places import VAR_VARIABLE, var_folder
+from spillway_schemas.exits import FAILED
 
 CONFIGURATIONS = ("spark", "broker")
 SETTINGS_VARIABLE = "SPILLWAY_IVY_SETTINGS"
@@ -57,9 +58,13 @@ JAVA_REMEDY = "install a Java 17 runtime and set JAVA_HOME to it"
 class JarError(RuntimeError):
     """The jars cannot be had as the lock names them; the message says how to mend it."""
 
+    exit_code = FAILED
+
 
 class JavaError(RuntimeError):
     """There is no Java that would do; the message has no remedy, which is `JAVA_REMEDY`."""
+
+    exit_code = FAILED
 
 
 class Jar(NamedTuple):
@@ -327,14 +332,14 @@ def main() -> int:
         count = install()
     except (JarError, JavaError) as error:
         print(f"setup: {error}", file=sys.stderr)
-        return 3
+        return FAILED
     except OSError as error:
         print(
             f"setup: {error.filename or var_folder()} cannot be written: {error.strerror}. Mend "
             f"that, or set {VAR_VARIABLE} to another folder",
             file=sys.stderr,
         )
-        return 3
+        return FAILED
     print(f"setup: {count} jars retrieved and verified" if count else "setup: jars verified")
     return 0
 

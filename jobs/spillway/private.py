@@ -18,6 +18,8 @@ import os
 import stat
 from pathlib import Path
 
+from spillway_schemas.exits import FAILED
+
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 _OTHERS_WRITE = 0o002
@@ -31,6 +33,8 @@ _NOBODY = 65534
 
 class NotPrivate(OSError):
     """A file or folder that others may have made or can change. Says what to do."""
+
+    exit_code = FAILED
 
 
 def private_folder(path: str | Path, *, whole_way: bool = False) -> Path:

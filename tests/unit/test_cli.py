@@ -12,7 +12,13 @@ import pytest
 
 from spillway.cli import main
 from spillway.doctor import check_all
+from spillway.jars import JarError, JavaError
+from spillway.kafka.options import OptionError
+from spillway.metrics.server import CannotListen
+from spillway.private import NotPrivate
+from spillway.storage import StorageError
 from spillway.stream.service import Stream
+from spillway.verify.proof import InputGone, NotCleaned
 from spillway.versions import formats
 from spillway_schemas.query import Query, load_query
 from spillway_schemas.settings import load_settings
@@ -191,6 +197,64 @@ def test_an_option_alone_is_no_command(
 ) -> None:
     assert code(*arguments) == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["verify", "--session", DAY], "is not sealed"),
+        (["cleanup", "--session", DAY], "is not sealed"),
+        (["cleanup", "--plan", "--session", DAY], "is not sealed"),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, list) else "",
+)
+def test_a_refusal_leaves_the_details_of_a_bug_alone(
+    tmp_path: Path,
+    settings: list[str],
+    command: list[str],
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own = load_query("symbol")
+    made = make_day(3, query=own.fingerprint)
+    made.entries[0] = made.entries[0].model_copy(update={"text": own.text})
+    fill_journal(open_warehouse(str(tmp_path / "w")), made.entries)
+    assert code(*settings, *command) == 3
+    said = capsys.readouterr().err
+    assert says in said
+    assert "details" not in said
+    assert not (tmp_path / "var" / "last-error.txt").exists(), "a bug's may lie there"
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [
+        (StorageError(errno.ENOSPC, "cannot write w: no space is left"), 3),
+        (NotPrivate("w is a symbolic link: it could lead anywhere. Remove it"), 3),
+        (NotCleaned("results are still missing: run `spillway cleanup`"), 3),
+        (InputGone("Kafka does not hold the input any more"), 3),
+        (JarError("jars are not there: run 'spillway setup'"), 3),
+        (JavaError("no java on the path: install one"), 3),
+        (CannotListen("127.0.0.1:80 is taken", "choose another"), 3),
+        (OptionError("kafka.options: ssl.provider has no counterpart"), 2),
+    ],
+    ids=lambda each: type(each).__name__ if isinstance(each, Exception) else "",
+)
+def test_what_a_line_explains_has_no_details(
+    tmp_path: Path,
+    settings: list[str],
+    error: Exception,
+    ends: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("spillway.topics.look", fails)
+    assert code(*settings, "topics") == ends
+    assert capsys.readouterr().err == f"spillway: {error}\n"
+    assert not (tmp_path / "var" / "last-error.txt").exists()
 
 
 def test_an_error_is_told_where_its_details_cannot_be_kept(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spillway.decode import tree_spec
-from spillway.doctor import blocking, check_all, table
+from spillway.doctor import blocking, check_all, machine, table
 from spillway.doctor.check import days
 from spillway.doctor.inputs import judge_times, judge_topic, sessions
 from spillway.doctor.machine import (
@@ -38,9 +38,28 @@ SPILL = command_of("spill", "d/s", slot=0, bytes=1)
 SPANS = [24 * HOUR] * 4 + [72 * HOUR]
 
 
+@pytest.fixture
+def installed(monkeypatch):
+    """Spillway was installed from a wheel: there is no Makefile."""
+    monkeypatch.setattr(machine, "checkout", lambda: None)
+
+
 def test_python():
     assert judge_python((3, 11, 0)).status == "ok"
     assert judge_python((3, 10, 9)).status == "fail"
+    assert judge_python((3, 10, 9)).mend == "install Python 3.11 or newer and run 'make setup'"
+
+
+def test_where_there_is_no_makefile_pip_mends_it(installed):
+    old = judge_python((3, 10, 9))
+    assert old.mend == "install Python 3.11 or newer and install spillway with it"
+    wanted = {"pyspark": "4.2.0", "delta-spark": "4.4.0", "deltalake": "1.6.6"}
+    other = judge_packages(wanted, {"pyspark": "4.2.0", "deltalake": "1.6.5"})
+    assert other.mend == "run 'pip install delta-spark==4.4.0 deltalake==1.6.6'"
+    spoilt = judge_packages(wanted, wanted | {"pyspark-client": "4.2.0"})
+    assert spoilt.mend == (
+        "remove it, run 'pip install --force-reinstall --no-deps pyspark==4.2.0'"
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,8 +106,10 @@ def test_packages():
     spoilt = judge_packages(wanted, wanted | {"pyspark-client": "4.2.0"})
     assert spoilt.status == "fail"
     assert "overwrites" in spoilt.what
+    assert spoilt.mend == "remove it, remove .venv and run 'make setup'"
     other = judge_packages(wanted, {"pyspark": "4.3.0", "deltalake": None})
     assert other.what == "pyspark 4.3.0 (locked: 4.2.0), deltalake missing (locked: 1.6.6)"
+    assert other.mend == "run 'make setup' and use its .venv"
 
 
 @pytest.mark.parametrize(

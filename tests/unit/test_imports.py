@@ -32,7 +32,7 @@ CORE: dict[str, tuple[set[str], set[str]]] = {
     "spillway.protocol": ({"spillway_schemas", "spillway.policy"}, PURE),
     "spillway.clock": (set(), set()),
     "spillway.plain": (set(), set()),
-    "spillway.private": (set(), set()),
+    "spillway.private": ({"spillway_schemas"}, set()),
     "spillway.storage": ({"spillway_schemas", "spillway.private"}, PURE | {"obstore"}),
     "spillway.engine": ({"spillway_schemas", "spillway.policy", "spillway.storage"}, PURE),
     "spillway.decode": (
@@ -41,7 +41,7 @@ CORE: dict[str, tuple[set[str], set[str]]] = {
     ),
     "spillway.registry": ({"spillway_schemas", "spillway.decode", "spillway.storage"}, PURE),
     "spillway.places": (set(), {"platformdirs"}),
-    "spillway.jars": ({"spillway.places"}, set()),
+    "spillway.jars": ({"spillway_schemas", "spillway.places"}, set()),
     "spillway.kafka": (
         {"spillway_schemas", "spillway.jars", "spillway.places", "spillway.private"},
         PURE | {"kafka", "psutil", "lz4", "crc32c"},

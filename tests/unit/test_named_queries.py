@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -220,6 +221,19 @@ def test_status_has_a_line_for_each(two: Path, capsys: pytest.CaptureFixture[str
     assert run(*one) == 0
     assert json.loads(capsys.readouterr().out)["epoch"] == found[1]["status"]["epoch"]
     assert run("--config", str(two), "--query", "trades", "status") == 4
+
+
+@pytest.mark.parametrize("words", [["status"], ["status", "--json"]])
+def test_status_of_all_ends_as_that_of_each_where_none_is_seen(
+    words: list[str], two: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that has nothing yet, or cannot be seen, makes no failure of those that are seen."""
+    shutil.rmtree(two.parent / "w")
+    assert run("--config", str(two), *words) == 4
+    assert capsys.readouterr().out.count("nothing yet: start its stream") == 2
+    wrong = two.read_text().replace("[queries.quotes]", "[queries.quotes]\nspill.fraction = 'x'")
+    two.write_text(wrong)
+    assert run("--config", str(two), *words) == 3, "not for want of a warehouse alone"
 
 
 def test_secrets_of_each_are_kept(two: Path) -> None:

@@ -22,6 +22,7 @@ from spillway.protocol.redo import Apply, redo
 from spillway.protocol.seal import not_sealed
 from spillway.protocol.state import JournalState, check_query, genesis_of
 from spillway_schemas.commands import CommandLine
+from spillway_schemas.exits import FAILED
 from spillway_schemas.filenames import origin
 from spillway_schemas.hash_space import join_of
 from spillway_schemas.journal import Claim, Epoch, Genesis, Prefix, Sealed
@@ -36,6 +37,8 @@ TASK_BYTES = 2 * 2**20
 
 class CleanupRefused(Exception):
     """Cleanup cannot be done now; says why and what to do."""
+
+    exit_code = FAILED
 
 
 def sealed_session(

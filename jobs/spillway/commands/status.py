@@ -42,14 +42,14 @@ def status(
 
     several = given.each_settings()
     if len(several) > 1 and not (watch or report or adaptations or groups):
-        from spillway.report.several import as_json, look_at_each, several_table
+        from spillway.report.several import as_json, exit_code, look_at_each, several_table
 
         every = look_at_each(several, None if json_ or all_ else SESSIONS)
         if json_:
             say_json(as_json(every))
         else:
             out.print(several_table(every), highlight=False)
-        return
+        raise typer.Exit(exit_code(every))
     settings = given.settings()
     if join and groups is None:
         raise typer.BadParameter("--join chooses groups: it needs --groups")

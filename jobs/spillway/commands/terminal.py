@@ -7,7 +7,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import NoReturn
 
 import typer
@@ -20,14 +19,12 @@ from spillway_schemas.secret import hide, hide_credentials
 
 
 class _Console(Console):
-    """One that does not end with 1 when nobody reads it: that says of a day that it is not
-    complete."""
+    """One that ends as the command does when nobody reads it."""
 
     def on_broken_pipe(self) -> None:
-        """End the process; rich's own code."""
-        with suppress(SystemExit):
-            super().on_broken_pipe()
-        raise SystemExit(FAILED)
+        """End the process."""
+        self.quiet = True
+        nobody_reads()
 
 
 out = _Console()
@@ -47,12 +44,25 @@ def say(text: str) -> None:
     out.print(escaped(text), highlight=False, soft_wrap=True)
 
 
+def nobody_reads() -> NoReturn:
+    """End the process when its output has a reader no more: with 3, for 1, which typer and rich
+    have for it, says of a day that it is not complete."""
+    complain("nobody reads the output any more (broken pipe)")
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:  # Python would fail once more when it flushes at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    raise SystemExit(FAILED)
+
+
 def say_json(found: object, default: Callable[[object], object] | None = None) -> None:
     """An answer for programs: one line of JSON, which no console wraps or colours.
 
     `default`: what becomes of values that JSON does not have; without it they are an error.
     """
     sys.stdout.write(json.dumps(found, default=default) + "\n")
+    sys.stdout.flush()  # here a broken pipe can be told, at Python's end it cannot
 
 
 def complain(text: str) -> None:

@@ -23,7 +23,7 @@ from spillway.jars import (
     parse_lock,
     problems,
 )
-from spillway.places import var_folder
+from spillway.places import checkout, var_folder
 from spillway.report.words import bytes_text, times_text
 from spillway_schemas.memory import killed_for_memory, memory_limits, most_memory
 from spillway_schemas.query import Query
@@ -50,7 +50,18 @@ def judge_python(version: tuple[int, ...]) -> Check:
     text = ".".join(map(str, version))
     if version >= (3, 11):
         return Check("python", "ok", f"{text} ({sys.executable})")
-    return Check("python", "fail", text, "install Python 3.11 or newer and run 'make setup'")
+    return Check(
+        "python",
+        "fail",
+        text,
+        "install Python 3.11 or newer and "
+        + _where_it_runs("run 'make setup'", "install spillway with it"),
+    )
+
+
+def _where_it_runs(checkout_remedy: str, installed_remedy: str) -> str:
+    """The remedy for a checkout, which has a Makefile, or the one for an installed package."""
+    return installed_remedy if checkout() is None else checkout_remedy
 
 
 def _java() -> Check:
@@ -100,15 +111,23 @@ def judge_packages(wanted: Mapping[str, str], found: Mapping[str, str | None]) -
             "packages",
             "fail",
             "pyspark-client is installed, which overwrites pyspark's files",
-            "remove it, remove .venv and run 'make setup'",
+            "remove it, "
+            + _where_it_runs(
+                "remove .venv and run 'make setup'",
+                f"run 'pip install --force-reinstall --no-deps pyspark=={wanted['pyspark']}'",
+            ),
         )
-    wrong = [
-        f"{n} {found.get(n) or 'missing'} (locked: {v})"
-        for n, v in wanted.items()
-        if found.get(n) != v
-    ]
+    wrong = {name: locked for name, locked in wanted.items() if found.get(name) != locked}
     if wrong:
-        return Check("packages", "fail", ", ".join(wrong), "run 'make setup' and use its .venv")
+        return Check(
+            "packages",
+            "fail",
+            ", ".join(f"{n} {found.get(n) or 'missing'} (locked: {v})" for n, v in wrong.items()),
+            _where_it_runs(
+                "run 'make setup' and use its .venv",
+                f"run 'pip install {' '.join(f'{n}=={v}' for n, v in wrong.items())}'",
+            ),
+        )
     return Check("packages", "ok", ", ".join(f"{n} {v}" for n, v in wanted.items()))
 
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from spillway_schemas.exits import USAGE
 from spillway_schemas.secret import Options, revealed, unescaped
 
 Role = Literal["admin", "consumer", "producer"]
@@ -47,6 +48,8 @@ _PBES2 = bytes.fromhex("06092a864886f70d01050d")
 
 class OptionError(ValueError):
     """An option of `kafka.options` that kafka-python cannot have."""
+
+    exit_code = USAGE
 
 
 def python_options(options: Options, role: Role) -> dict[str, Any]:

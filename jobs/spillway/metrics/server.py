@@ -27,6 +27,7 @@ from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 
 from spillway.kafka.broker import listener_of
+from spillway_schemas.exits import FAILED
 
 PATH = "/metrics"
 WHOLE_S = 10.0
@@ -39,6 +40,8 @@ PROBE_S = 2.0
 
 class CannotListen(RuntimeError):
     """The address cannot be listened on: why, and what to do."""
+
+    exit_code = FAILED
 
     def __init__(self, what: str, mend: str) -> None:
         super().__init__(f"{what}: {mend}")

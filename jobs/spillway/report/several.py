@@ -15,6 +15,7 @@ from spillway.report.looking import Looker
 from spillway.report.model import Status
 from spillway.report.words import bytes_text, count_text, part_text, span_text
 from spillway.tables import NothingYet, NoWarehouse, WarehouseError
+from spillway_schemas.exits import FAILED
 from spillway_schemas.settings import Settings, SettingsError
 
 
@@ -24,6 +25,8 @@ class QueryStatus(BaseModel):
     name: str
     status: Status | None = None
     problem: str = ""
+    code: int = 0
+    """With which the command of this query alone would end."""
 
 
 def look_at_each(
@@ -33,20 +36,34 @@ def look_at_each(
     found = []
     for name, settings in every:
         if isinstance(settings, SettingsError):
-            found.append(QueryStatus(name=name, problem=str(settings)))
+            found.append(_unseen(name, settings, str(settings)))
             continue
         try:
             found.append(QueryStatus(name=name, status=Looker(settings).look(newest=newest)))
-        except (NoWarehouse, NothingYet):
-            found.append(QueryStatus(name=name, problem="nothing yet: start its stream"))
+        except (NoWarehouse, NothingYet) as nothing:
+            found.append(_unseen(name, nothing, "nothing yet: start its stream"))
         except (WarehouseError, OSError, ValueError) as error:
-            found.append(QueryStatus(name=name, problem=str(error)))
+            found.append(_unseen(name, error, str(error)))
     return found
+
+
+def _unseen(name: str, error: Exception, problem: str) -> QueryStatus:
+    return QueryStatus(name=name, problem=problem, code=getattr(error, "exit_code", FAILED))
+
+
+def exit_code(found: Sequence[QueryStatus]) -> int:
+    """Of a look at all: 0 where any was seen. Else what all of them come to, or 3."""
+    codes = {each.code for each in found}
+    if 0 in codes:
+        return 0
+    return codes.pop() if len(codes) == 1 else FAILED
 
 
 def as_json(found: Sequence[QueryStatus]) -> list[dict[str, Any]]:
     """What `--json` prints: a list, in the file's order."""
-    return [each.model_dump(mode="json", exclude={"status": {"detail"}}) for each in found]
+    return [
+        each.model_dump(mode="json", exclude={"status": {"detail"}, "code": True}) for each in found
+    ]
 
 
 def several_table(found: Sequence[QueryStatus]) -> RenderableType:

@@ -71,16 +71,21 @@ def show_status(
 
 def _print(found: Status, out: Console, as_json: bool) -> None:
     if as_json:
-        out.file.write(found.model_dump_json(exclude={"detail"}) + "\n")
-        out.file.flush()
+        _write(found.model_dump_json(exclude={"detail"}), out)
     else:
         out.print(render(found, out), highlight=False)
+
+
+def _write(line: str, out: Console) -> None:
+    """A line for programs, which may wait for it."""
+    out.file.write(line + "\n")
+    out.file.flush()
 
 
 def _print_adaptations(found: Status, out: Console, as_json: bool) -> None:
     if as_json:
         listed = [each.model_dump() for each in found.adaptations]
-        out.file.write(json.dumps(listed) + "\n")
+        _write(json.dumps(listed), out)
     elif found.adaptations:
         out.print(decisions_table(found, out), highlight=False)
     else:

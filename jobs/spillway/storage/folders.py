@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from spillway_schemas.exits import FAILED
+
 ADVICE = {
     errno.ENOSPC: "no space is left: free some there, or choose another place in the settings",
     errno.EDQUOT: "the disk quota is used up: free some space there, or raise the quota",
@@ -43,6 +45,8 @@ def parts_of(name: str) -> list[str]:
 
 class StorageError(OSError):
     """A file operation that failed for a reason that a person can mend; says which."""
+
+    exit_code = FAILED
 
     def __str__(self) -> str:
         """What happened and what to do, without the number."""

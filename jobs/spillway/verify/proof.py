@@ -44,6 +44,7 @@ from spillway.verify.progress import VerifyProgress, tasks_of
 from spillway.verify.tasks import ResultsDamaged
 from spillway.verify.verdicts import FEW_KEYS, Difference
 from spillway.verify.workers import Timing, TopicRanges
+from spillway_schemas.exits import FAILED
 from spillway_schemas.journal import Claim, Epoch, Genesis, Sealed
 from spillway_schemas.losses import AcceptedLoss, accepted_text
 from spillway_schemas.query import Query
@@ -57,13 +58,19 @@ EXAMPLES = 20
 class NotSealed(Exception):
     """The session is not sealed: its input is not complete, so neither can its results be."""
 
+    exit_code = FAILED
+
 
 class NotCleaned(Exception):
     """Results of the session are still missing: nothing is there to be proved yet."""
 
+    exit_code = FAILED
+
 
 class InputGone(Exception):
     """Kafka no longer holds the session's input: whether it is complete cannot be known."""
+
+    exit_code = FAILED
 
 
 @dataclass(frozen=True)
