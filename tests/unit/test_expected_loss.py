@@ -324,7 +324,9 @@ def test_what_comes_back_has_met_what_it_comes_back_to(m: int) -> None:
     norm = np.full(2, (9.0**m + 5.0**m) ** (1 / m))
     counters = replace(Counters.zeros(2), exposure_norm=norm, session_results=np.array([40, 40]))
     cut, nine, five = np.array([True, False]), np.array([9, 9]), np.array([5, 0])
-    kept = KeptGenerations.none().with_cut(cut, five, five, five, file, epoch=1, now_ms=1)
+    spilled, either = np.array([5, 5]), np.array([True, True])
+    kept = KeptGenerations.none()
+    kept = kept.with_cut(either, spilled, spilled, spilled, file, epoch=1, now_ms=1)
     figures = replace(figures_of(counters, *nine), kept=kept)
     back = Sizes(five[None], five, five, five)
     after = figures.after_return(cut, back, np.array([7, 0]), inputs).counters
