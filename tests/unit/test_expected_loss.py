@@ -9,6 +9,7 @@ from math import inf, log
 from typing import get_args
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from spillway.engine.groups import GroupMap
 from spillway.engine.growth import GroupJoins, growth_of
 from spillway.engine.state.kept import KeptGenerations
+from spillway.engine.state.statefiles import FIGURES_SCHEMA
 from spillway.engine.statistics import (
     HALF_LIFE_MS,
     Counters,
@@ -50,7 +52,7 @@ from spillway.policy.expected import (
     rows_to_come,
 )
 from spillway.policy.victims import POLICIES, GroupFigures, VictimContext, victim_order
-from spillway_schemas.journal import Prefix
+from spillway_schemas.journal import FileRecord, Prefix
 from spillway_schemas.setting_fields import SpillSettings
 
 DAY = "2026-01-05"
@@ -178,6 +180,51 @@ def test_the_gain_is_what_the_sums_say(seed: int, groups: int, joins: int) -> No
     most = max(slow, default=0.0) if joins > 1 else 0.0
     assert found == pytest.approx(slow, rel=1e-6, abs=1e-6 + 0.02 * most)
     assert not found[back == 0].any()
+    # What comes at once is what would be gained were this the end.
+    over = replace(growth, left_ms=0.0)
+    slow = slowly(over, back.tolist(), age_ms.tolist())
+    at_once = given_at_once(growth, back, age_ms)
+    assert at_once == pytest.approx(slow, rel=1e-6, abs=1e-6 + 0.02 * most)
+    assert (at_once <= found * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("left_ms", [0.0, 1.0, 6e6])
+@pytest.mark.parametrize("window_ms", [0.0, 0.5, 1.0, 600_000.0, inf])
+@pytest.mark.parametrize("m", [2, 3, 16])
+def test_a_value_is_a_number_and_never_negative(m: int, window_ms: float, left_ms: float) -> None:
+    """Of no group, no row and a billion, also where the clock has stood still or was set back."""
+    draw = np.random.default_rng(m)
+    for groups in (0, 400):
+
+        def rows(groups: int = groups) -> np.ndarray:
+            found = np.floor(10 ** (9 * draw.random(groups))) * (draw.random(groups) < 0.8)
+            return found.astype(np.int64)
+
+        norm, back = rows() * draw.random(groups), rows()
+        growth = Growth(
+            rows=rows(),
+            present=10 ** draw.uniform(-9, 2, groups) * (draw.random(groups) < 0.8),
+            usual=10 ** draw.uniform(-9, 2, groups) * (draw.random(groups) < 0.8),
+            exposure_norm=norm,
+            session_results=rows() * 1_000,
+            join=np.zeros(groups, dtype=np.int64),
+            inputs=np.full(groups, m),
+            window_ms=np.full(groups, window_ms),
+            left_ms=left_ms,
+            came=rows(),
+            evidence=NO_EVIDENCE,
+        )
+        ages = draw.choice([-1_700_000_000_000, -1, 0, 1, 600_000, 1_700_000_000_000], groups)
+        values = [
+            expected_loss(growth),
+            expected_gain(growth, back, ages),
+            given_at_once(growth, back, ages),
+            rows_to_come(growth),
+            met(norm, growth.rows, back, growth.inputs),
+            reunited(norm, growth.rows, back, growth.inputs),
+        ]
+        assert [len(each) for each in values] == [groups] * len(values)
+        assert all((np.isfinite(each) & (each >= 0)).all() for each in values)
 
 
 def test_rows_come_until_the_session_ends_or_a_window_is_full() -> None:
@@ -268,6 +315,36 @@ def test_the_exposure_of_an_open_end_is_the_powers_of_its_generations(
         two = np.array([sizes[-1]]), np.array([sizes[-2]])
         norm, sizes = reunited(norm, *two, inputs), [*sizes[:-2], sum(sizes[-2:])]
         assert norm[0] ** m == pytest.approx(sum(float(n) ** m for n in sizes))
+
+
+@pytest.mark.parametrize("m", [2, 3])
+def test_what_comes_back_has_met_what_it_comes_back_to(m: int) -> None:
+    """Nine rows and five, spilled apart, are in the end what fourteen would have been."""
+    inputs, file = np.full(2, m), FileRecord(table="spill", path="f", bytes=1, rows=5, digest="d")
+    norm = np.full(2, (9.0**m + 5.0**m) ** (1 / m))
+    counters = replace(Counters.zeros(2), exposure_norm=norm, session_results=np.array([40, 40]))
+    cut, nine, five = np.array([True, False]), np.array([9, 9]), np.array([5, 0])
+    spilled, either = np.array([5, 5]), np.array([True, True])
+    kept = KeptGenerations.none()
+    kept = kept.with_cut(either, spilled, spilled, spilled, file, epoch=1, now_ms=1)
+    figures = replace(figures_of(counters, *nine), kept=kept)
+    back = Sizes(five[None], five, five, five)
+    after = figures.after_return(cut, back, np.array([7, 0]), inputs).counters
+    assert after.exposure_norm == pytest.approx([14, norm[1]])
+    assert after.session_results.tolist() == [47, 40]
+
+
+def test_what_rows_have_met_is_kept_through_manifests() -> None:
+    """Each of them rounds it. A window that is full, and rows without a window."""
+    inputs, kind = np.array([2, 3, 2, 3]), FIGURES_SCHEMA.field("exposure_norm").type
+    held, came = np.array([90_000, 90_000, 0, 0]), np.array([70, 70, 70, 70])
+    norm, exact = np.zeros(4), np.zeros(4)
+    for _ in range(2_000):
+        norm = met(norm, held, came, inputs)
+        norm = pa.array(norm).cast(kind).cast(pa.float64()).to_numpy()
+        exact += (held + came).astype(np.float64) ** inputs - held.astype(np.float64) ** inputs
+        held = held + came * (inputs * 0 + [0, 0, 1, 1])
+    assert norm**inputs == pytest.approx(exact, rel=0.01)
 
 
 def test_nothing_is_lost_without_rows_and_without_time() -> None:

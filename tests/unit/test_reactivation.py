@@ -64,6 +64,7 @@ def back(*who: Any, wanted: int = 100, most: int = 100, spare: int = 0, policy: 
 
 
 def test_a_generation_comes_back_when_it_is_worth_more_than_its_room() -> None:
+    assert MARGIN == 1.2, "the setting and the concepts say: a fifth more"
     held = residents([50, 50, 50], [50.0, 100.0, 150.0])
     for gain, found in ((10.1 * MARGIN, [0]), (10 * MARGIN, [])):
         assert back(held, candidates([10, 0, 0], [gain, 9e9, 9e9])) == found

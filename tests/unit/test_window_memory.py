@@ -23,9 +23,10 @@ from benchmarks.window_memory import (
     run,
 )
 from spillway.engine import step
-from spillway.engine.groups import Bool
+from spillway.engine.groups import I64, Bool
 from spillway.engine.spill.spilling import choose_returns
-from spillway.engine.statistics import Figures
+from spillway.engine.statistics import F64, Figures
+from spillway.policy.expected import Growth, expected_gain
 from spillway.policy.reactivation import DEFAULT_REACTIVATION
 from spillway.policy.victims import DEFAULT_VICTIMS
 
@@ -66,17 +67,24 @@ def test_days_are_what_they_are_called() -> None:
 def test_a_run_that_lacks_memory_lacks_results_and_none_is_wrong(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    at_once = 0.0
+    at_once = later = 0.0
+    ages: list[int] = []
+
+    def gained(growth: Growth, back: I64, age_ms: I64) -> F64:
+        ages.extend(age_ms[back > 0].tolist())
+        return expected_gain(growth, back, age_ms)
 
     def watched(figures: dict[str, Figures], *args: Any, **named: Any) -> dict[str, Bool]:
-        nonlocal at_once
+        nonlocal at_once, later
         for each in figures.values():
             if each.gain is not None and each.at_once is not None:
                 assert (each.gain >= each.at_once).all(), "what comes at once is part of it"
                 at_once += float(each.at_once.sum())
+                later += float((each.gain - each.at_once).sum())
         return choose_returns(figures, *args, **named)
 
     monkeypatch.setattr(step, "choose_returns", watched)
+    monkeypatch.setattr(step, "expected_gain", gained)
     day = drawn("rotating", rows_a_second=8)
     ample = run(day, Spilling(AMPLE))
     everything = {*map(tuple, counted(day).tolist())}
@@ -91,6 +99,9 @@ def test_a_run_that_lacks_memory_lacks_results_and_none_is_wrong(
     assert {*map(tuple, more.pairs.tolist())} < everything
     assert more.returned > 0
     assert at_once > 0
+    assert later > 0
+    epoch_ms, day_ms = window_memory.EPOCH_S * 1_000, window_memory.DAY_S * 1_000
+    assert (min(ages), max(ages) <= day_ms) == (epoch_ms, True), "since it was spilled"
     assert len(more.pairs) > 1.1 * len(less.pairs)
 
 
