@@ -11,6 +11,7 @@ import pytest
 from benchmarks import window_memory
 from benchmarks.lab.clairvoyant import _schedules
 from benchmarks.lab.cluster import Spilling
+from benchmarks.lab.window_workload import WindowDay
 from benchmarks.window_memory import (
     AMPLE,
     DAYS,
@@ -113,9 +114,7 @@ def test_the_ceiling_is_what_the_best_cuts_give(
         times = np.repeat(ends, 2)
         nothing = np.zeros(10, dtype=np.int64)
         hashes = (nothing.astype(np.uint64),) * 2
-        day = MemoryDay(
-            window_memory.WindowDay((times, times), (nothing, nothing), hashes), (group, group)
-        )
+        day = MemoryDay(WindowDay((times, times), (nothing, nothing), hashes), (group, group))
         best = 0.0
         schedules = [
             (0, *cuts, 5) for n in range(5) for cuts in itertools.combinations(range(1, 5), n)
@@ -161,4 +160,6 @@ def test_at_given_prices_each_group_has_its_best_cuts(keeps: int) -> None:
                     held[at] = came[at, 0] - came[max(begin, at - keeps), 0]
             found.append((gave - float(held @ price), held.tolist()))
         value, in_memory = _schedules(gains, came, price, keeps)
-        assert (pytest.approx(value), in_memory.tolist()) == max(found)
+        best, held_then = max(found)
+        assert value == pytest.approx(best)
+        assert in_memory.tolist() == held_then
