@@ -6,8 +6,9 @@ epoch every ten seconds; the steps are the engine's own. Groups differ in how ma
 finds. A line is a policy of victims, and one by which spilled generations come back.
 
 Results must be pairs of one key within the window, each once. Beside them stands the ceiling: no
-policy gives more, whatever it knows, unless generations come back. It is that of
-`benchmarks.lab.clairvoyant`, with rows that leave memory a window after they came.
+policy that spills whole groups gives more, whatever it knows, unless generations come back. It is
+that of `benchmarks.lab.clairvoyant`, with rows that leave memory a window after they came, where
+the engine's stay until their slice has expired.
 """
 
 from __future__ import annotations

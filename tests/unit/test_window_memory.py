@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from benchmarks import window_memory
+from benchmarks.lab.clairvoyant import _schedules
 from benchmarks.lab.cluster import Spilling
+from benchmarks.lab.window_workload import WindowDay
 from benchmarks.window_memory import (
     AMPLE,
     DAYS,
@@ -105,22 +107,25 @@ def test_a_run_that_lacks_memory_lacks_results_and_none_is_wrong(
     assert len(more.pairs) > 1.1 * len(less.pairs)
 
 
-def test_the_ceiling_is_what_the_best_cuts_give() -> None:
-    """Of few rows all schedules can be tried; two groups, five epochs."""
+@pytest.mark.parametrize("keeps", [2, 30])
+def test_the_ceiling_is_what_the_best_cuts_give(
+    keeps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of few rows all schedules can be tried; two groups, five epochs, a window of so many."""
+    monkeypatch.setattr(window_memory, "WINDOW_S", keeps * window_memory.EPOCH_S)
     draw = np.random.default_rng(5)
     for _ in range(5):
         ends = np.arange(5) * window_memory.EPOCH_S * 1_000_000
         gains = np.zeros((6, 6, GROUPS))
-        pair = draw.integers(0, 9, (5, 5, 2)) * np.triu(np.ones((5, 5)))[..., None]
+        near = np.triu(np.ones((5, 5))) - np.triu(np.ones((5, 5)), keeps + 1)
+        pair = draw.integers(0, 9, (5, 5, 2)) * near[..., None]
         for a, b in itertools.combinations(range(6), 2):
             gains[a, b, :2] = pair[a:b, a:b].sum(axis=(0, 1))
         group = np.array([0, 1] * 5)
         times = np.repeat(ends, 2)
         nothing = np.zeros(10, dtype=np.int64)
         hashes = (nothing.astype(np.uint64),) * 2
-        day = MemoryDay(
-            window_memory.WindowDay((times, times), (nothing, nothing), hashes), (group, group)
-        )
+        day = MemoryDay(WindowDay((times, times), (nothing, nothing), hashes), (group, group))
         best = 0.0
         schedules = [
             (0, *cuts, 5) for n in range(5) for cuts in itertools.combinations(range(1, 5), n)
@@ -129,7 +134,8 @@ def test_the_ceiling_is_what_the_best_cuts_give() -> None:
             held = np.zeros(6)
             for cuts in (one, two):
                 for begin, end in itertools.pairwise(cuts):
-                    held[begin + 1 : end] += 2 * (np.arange(begin + 1, end) - begin)
+                    there = np.minimum(np.arange(begin + 1, end) - begin, keeps)
+                    held[begin + 1 : end] += 2 * there
             if held.max() <= 6:
                 best = max(
                     best,
@@ -140,5 +146,31 @@ def test_the_ceiling_is_what_the_best_cuts_give() -> None:
                     ),
                 )
         found = ceiling(day, gains, 6, int(best))
-        assert best <= found <= 1.5 * best < 1.5 * gains[0, 5].sum()
-        assert ceiling(day, gains, 99, 0) == gains[0, 5].sum()
+        everything = gains[0, 5].sum()
+        assert best <= found <= 1.5 * best
+        assert found < everything
+        assert ceiling(day, gains, 4 * min(keeps, 4), int(best)) == everything, (
+            "all that is held fits"
+        )
+
+
+@pytest.mark.parametrize("keeps", [1, 2, 5])
+def test_at_given_prices_each_group_has_its_best_cuts(keeps: int) -> None:
+    draw = np.random.default_rng(3)
+    for _ in range(20):
+        epochs = np.maximum(np.arange(6) - np.arange(6)[:, None], 0)
+        gains = (2 * epochs**2 * draw.random((6, 6)))[..., None]
+        came = np.concatenate([[0], draw.integers(0, 9, 5).cumsum()]).astype(float)[:, None]
+        price = draw.random(6)
+        found = []
+        for cuts in (c for n in range(5) for c in itertools.combinations(range(1, 5), n)):
+            held, gave = np.zeros(6), 0.0
+            for begin, end in itertools.pairwise((0, *cuts, 5)):
+                gave += gains[begin, end, 0]
+                for at in range(begin + 1, end):
+                    held[at] = came[at, 0] - came[max(begin, at - keeps), 0]
+            found.append((gave - float(held @ price), held.tolist()))
+        value, in_memory = _schedules(gains, came, price, keeps)
+        best, held_then = max(found)
+        assert value == pytest.approx(best)
+        assert in_memory.tolist() == held_then

@@ -19,13 +19,13 @@ were they spilled now, and at once the results between them and its rows in memo
     sigma ((N1 + N + X)^m - N1^m - (N + X)^m)
 
 Of a windowed join a row that is in memory now meets rows for one window W at most, and sigma is
-measured in the same way, by the rows that were in memory when others came. N rows came at the rate
-x, so they are N / x old at the most; of them
+measured in the same way, by the rows that were in memory when others came. N rows that came at the
+present rate p are N / p old at the most, and no older than W; of them
 
-    N(s) = N min(1, (W - s) x / N)
+    N(s) = N min(1, (W - s) / min(N / p, W))
 
-are left in the window after s. By then x s have come. So the cut loses, in t = min(W, the time
-left),
+are left in the window after s. By then x s have come, x being the rate that is expected over a
+window. So the cut loses, in t = min(W, the time left),
 
     sigma m x (integral over s from 0 to t of (N(s) + x s)^(m - 1) - (x s)^(m - 1))
 
@@ -35,11 +35,19 @@ and a generation of N1 rows that was cut a ago gains, in t = min(W - a, the time
 
 and, at once, what it would have given since: the loss of N1 rows over a at the rate N / a.
 
+What this leaves out: rows in memory are taken to have come evenly at p, so what came before a rate
+fell is taken for younger than it is, and its loss for too much until it has left. Rows of a slice
+that have expired count in N and in what was met, as all do, so a full group's loss is up to an
+eighth too much or too little, and a young one's a tenth too little. With a band W is the longest
+reach of its inputs.
+
 Loss and gain are in results of the query: a result of a join below the root counts for as many as
 the root gave for each of that join's.
 
-Ours; TR-05-04 (section 4.3) and SIGMOD 2006 (section 3) go by what a group has given for each byte,
-which is the same where each group goes on as it was and is spilled once.
+Ours; TR-05-04 (section 4.3, idle groups apart) and SIGMOD 2006 (section 3.2) go by what a group has
+given for each byte. The order is the same where all began together, go on as they were, and none
+has been spilled. A forecast is "beyond the scope" of the first (its note 5), and what to spill and
+to bring back with windows is future work of the second (section 1).
 """
 
 from __future__ import annotations
