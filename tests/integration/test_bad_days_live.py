@@ -217,12 +217,19 @@ def processes(stream: subprocess.Popen[str], which: str) -> list[psutil.Process]
     below = own.children(recursive=True)
     if which == "driver":
         return [own]
-    is_jvm = [each for each in below if "java" in each.name()]
-    if which == "JVM":
-        return is_jvm
-    ours = [each for each in below if "pyspark.daemon" in " ".join(each.cmdline())]
-    assert ours
-    return ours
+    found = []
+    for each in below:
+        # Launchers come and go meanwhile.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            is_mine = (
+                "java" in each.name()
+                if which == "JVM"
+                else "pyspark.daemon" in " ".join(each.cmdline())
+            )
+            if is_mine:
+                found.append(each)
+    assert found
+    return found
 
 
 @contextlib.contextmanager
