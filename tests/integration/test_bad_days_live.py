@@ -315,7 +315,7 @@ def test_the_memory_of_a_control_group_runs_out(make_day: MakeDay, which: str) -
             group.squeeze(8 << 20)
             count = large_messages(day)
             if which == "workers":
-                wait_for(lambda: "memory ran out" in said(day), 60, "it is said")
+                wait_for(lambda: "memory ran out" in said(day), 120, "it is said")
                 group.limit(PLENTY)
                 read(day, count)
             else:
