@@ -19,6 +19,13 @@ def lanes(fast: int, every: int, soak: int | None = None) -> pytest.MarkDecorato
     return pytest.mark.parametrize("examples", numbers)
 
 
+def parts(every: int, soak: int) -> list[Any]:
+    """Numbers of parts of a campaign: the first `every` run beside the tests with servers, the
+    others in `make soak` alone."""
+    marks = [pytest.mark.server] * every + [pytest.mark.soak] * soak
+    return [pytest.param(part, marks=mark) for part, mark in enumerate(marks)]
+
+
 def explored(
     fast: int,
     every: int,

@@ -89,7 +89,7 @@ def agrees(
     assert exact.value == len(results)
 
 
-@explored(30, 600, st.integers(0, 2**32), st.integers(0, 2**32))
+@explored(30, 300, st.integers(0, 2**32), st.integers(0, 2**32), soak=600)
 def test_a_trees_results_are_counted_by_key_and_group(number: int, seed: int) -> None:
     query = query_from(text_of(number))
     rows = stream_rows(query, seed)

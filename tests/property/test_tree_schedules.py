@@ -25,7 +25,7 @@ from spillway.policy.reactivation import POLICIES as REACTIVATIONS
 from spillway.policy.victims import POLICIES
 from spillway_schemas.query import query_of
 from spillway_schemas.tomlfile import parse_toml
-from tests.lanes import explored
+from tests.lanes import explored, parts
 from tests.property.test_query_trees import FIELDS, text_of
 from tests.property.tree_slots import Struck, TreeSlots
 
@@ -131,12 +131,11 @@ def test_days_of_trees_are_exact(number: int, seed: int) -> None:
     event(f"sessions {len(day.journal.sealed)}, restored {bool(day.restored)}")
 
 
-@pytest.mark.server
-@pytest.mark.parametrize("part", range(2))
+@pytest.mark.parametrize("part", parts(2, 2))
 def test_the_same_days_of_trees_are_exact(part: int) -> None:
-    """Always the same ones, in two parts for as many processes. Days with windows are of trees, too
+    """Always the same ones, in parts for as many processes. Days with windows are of trees, too
     (`test_window_schedules`)."""
-    for number in range(40 * part, 40 * (part + 1)):
+    for number in range(20 * part, 20 * (part + 1)):
         try:
             run(number, 7 * number + 1)
         except AssertionError as error:

@@ -37,7 +37,7 @@ from spillway_schemas.journal import Carried, Prefix
 from spillway_schemas.query import Query, query_of
 from spillway_schemas.tomlfile import parse_toml
 from spillway_schemas.windows import slice_us
-from tests.lanes import explored
+from tests.lanes import explored, parts
 from tests.property.test_query_trees import FIELDS, text_of
 from tests.property.test_tree_schedules import SCRATCH, SLOTS, moved_or_lost, struck
 from tests.property.tree_slots import DAYS, KAFKA_MS, TreeSlots
@@ -299,11 +299,10 @@ def test_what_had_expired_when_its_slot_was_lost_is_joined_once() -> None:
         written_and_read_again()
 
 
-@pytest.mark.server
-@pytest.mark.parametrize("part", range(2))
+@pytest.mark.parametrize("part", parts(2, 2))
 def test_the_same_days_with_windows_are_exact(part: int) -> None:
-    """Always the same ones, in two parts for as many processes."""
-    for number in range(40 * part, 40 * (part + 1)):
+    """Always the same ones, in parts for as many processes."""
+    for number in range(20 * part, 20 * (part + 1)):
         try:
             run(number, 7 * number + 1)
         except AssertionError as error:
