@@ -163,24 +163,17 @@ class SessionHistory:
 
     def outcomes(self) -> dict[str, Outcome]:
         """What became of each session that was cleaned or verified."""
-        cleaned: set[str] = set()
-        verdicts: dict[str, bool] = {}
-        lost: dict[str, bool] = {}
-        corrected = self.corrected()
-        wanted = ["session_date", "event", "complete", "details"]
-        columns = self.rows.select(wanted).to_pydict().values()
-        for session, event, complete, details in zip(*columns, strict=True):
-            if event == "cleaned":
-                cleaned.add(session)
-            elif event == "verified":
-                verdicts[session] = bool(complete)
-                lost[session] = not complete and "loss" in json.loads(details)
-                if session in corrected and not knows(json.loads(details), corrected[session]):
-                    del verdicts[session], lost[session]
-        return {
-            session: Outcome(session in cleaned, verdicts.get(session), lost.get(session, False))
-            for session in cleaned | verdicts.keys()
-        }
+        kinds = pa.array(["cleaned", "verified", "corrected"])
+        events = _events(self.rows.filter(pc.is_in(self.rows["event"], kinds)))
+        cleaned = {each.session for each in events if each.event == "cleaned"}
+        verdicts = standing_verdicts(events)
+        found = {}
+        for session in cleaned | verdicts.keys():
+            said = verdicts.get(session)
+            complete = None if said is None else bool(said.complete)
+            accepted = said is not None and said.settles and not complete
+            found[session] = Outcome(session in cleaned, complete, accepted)
+        return found
 
     def corrected(self) -> dict[str, int]:
         """How many corrections of each session are in, where there are any."""
@@ -198,14 +191,18 @@ class SessionHistory:
             rows = rows.filter(
                 pc.is_in(rows["session_date"], pa.array(list(sessions), pa.string()))
             )
-        events = []
-        for row in rows.to_pylist():
-            del row["n"]
-            row["session"] = row.pop("session_date")
-            row["details"] = json.loads(row["details"])
-            row["written_at"] = row["written_at"].isoformat()
-            events.append(SessionEvent(**row))
-        return events
+        return _events(rows)
+
+
+def _events(rows: pa.Table) -> list[SessionEvent]:
+    events = []
+    for row in rows.to_pylist():
+        del row["n"]
+        row["session"] = row.pop("session_date")
+        row["details"] = json.loads(row["details"])
+        row["written_at"] = row["written_at"].isoformat()
+        events.append(SessionEvent(**row))
+    return events
 
 
 class Sessions:
