@@ -219,14 +219,9 @@ def processes(stream: subprocess.Popen[str], which: str) -> list[psutil.Process]
         return [own]
     found = []
     for each in below:
-        # Launchers come and go meanwhile.
-        with contextlib.suppress(psutil.NoSuchProcess):
-            is_mine = (
-                "java" in each.name()
-                if which == "JVM"
-                else "pyspark.daemon" in " ".join(each.cmdline())
-            )
-            if is_mine:
+        with contextlib.suppress(psutil.NoSuchProcess):  # launchers come and go meanwhile
+            is_jvm = "java" in each.name()
+            if is_jvm if which == "JVM" else "pyspark.daemon" in " ".join(each.cmdline()):
                 found.append(each)
     assert found
     return found

@@ -29,14 +29,12 @@ from spillway.stream.messages import MessageSource
 from spillway.verify.values import leaf_plans, values_of, windows_of
 from spillway.verify.workers import Timing, TopicRanges, decoded_schema
 from spillway_schemas.query import Query
-from tests.integration.test_verify_trees import MADE, spark  # noqa: F401 - a fixture
-from tests.property.test_verify_trees import CIRCLE, Row, all_results, query
+from tests.integration.test_verify_trees import MADE, circle, spark  # noqa: F401 - a fixture
+from tests.property.test_verify_trees import Row, all_results, query
 
 pytestmark = pytest.mark.server
 
 DAY = "2026-01-05"
-S = 1_000_000
-"""Microseconds."""
 
 
 def messages(tree: Query, rows: Mapping[str, Sequence[Row]]) -> pa.Table:
@@ -133,18 +131,7 @@ def test_late_rows_of_a_tree_add_what_they_lacked(
 
 
 def test_late_rows_whose_keys_form_a_circle(spark: Any, tmp_path: Path) -> None:  # noqa: F811
-    text = (
-        CIRCLE.replace("t = 'timestamp'", "z = 'int'")
-        .replace('c.t"', 'c.z"')
-        .replace('d = "t"', 'd = "z"')
-    )
-    tree, rng = query(text), random.Random(3)
-    rows = {
-        name: [
-            {f: rng.randrange(3) for f in "xyz"} | {"partition": 0, "offset": n} for n in range(12)
-        ]
-        for name in tree.streams
-    }
+    tree, rows = circle()
     old, new = parted(rows, random.Random(1))
     wanted = difference(tree, all_results(tree, rows), all_results(tree, old))
     assert wanted.total() > 50

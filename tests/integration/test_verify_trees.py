@@ -376,7 +376,8 @@ def key_of(made: HandMadeTree, result: Row) -> tuple[Any, ...]:
     return tuple(result[name] for name in root_keys(made))
 
 
-def test_keys_in_a_circle(spark: Any) -> None:
+def circle() -> tuple[Query, dict[str, list[Row]]]:
+    """A tree whose keys form a circle, and rows of its streams."""
     text = (
         CIRCLE.replace("t = 'timestamp'", "z = 'int'")
         .replace('c.t"', 'c.z"')
@@ -390,6 +391,11 @@ def test_keys_in_a_circle(spark: Any) -> None:
         ]
         for name in tree.streams
     }
+    return tree, rows
+
+
+def test_keys_in_a_circle(spark: Any) -> None:
+    tree, rows = circle()
     made = HandMadeTree(tree, rows, all_results(tree, rows), [])
     totals, _, _ = proved(spark, made, made.results, exhaustive=True)
     found_all = totals["run_time"] + totals["cleanup"]

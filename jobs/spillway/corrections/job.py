@@ -288,7 +288,7 @@ class _Run:
         try:
             found = parts_added(spark, source, decode, task, own)
             if self._tree is not None:
-                found += self._of_tree(self._tree, source, old, new, task)
+                found += self._of_tree(spark, self._tree, source, old, new, task)
         except Exception as error:
             if trouble := SchemaTrouble.told_by(error):
                 raise trouble from error
@@ -303,6 +303,7 @@ class _Run:
 
     def _of_tree(
         self,
+        spark: Any,
         tree: TreeLeaves,
         source: TopicSource,
         old: pa.Table,
@@ -320,7 +321,7 @@ class _Run:
             self._closed.timing,
             old.select(COLUMNS) if len(old) else None,
         )
-        return tree_parts_added(self._start_spark(), tree, rows, new, task)
+        return tree_parts_added(spark, tree, rows, new, task)
 
 
 def parts_added(

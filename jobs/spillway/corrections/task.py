@@ -119,8 +119,7 @@ def add_parts(task: AdditionTask, batches: Iterable[Any]) -> Iterator[Any]:
     blocks = [block for batch in batches for block in from_batch(batch)]
     if not blocks:
         return
-    done = add_part(task, task.salts.index(blocks[0].slot), blocks)
-    yield pa.RecordBatch.from_pydict({"added": [done.model_dump_json()]}, schema=ADDED_SCHEMA)
+    yield _told(add_part(task, task.salts.index(blocks[0].slot), blocks))
 
 
 def add_part(task: AdditionTask, part: int, blocks: Iterable[Block]) -> PartAdded:
@@ -131,39 +130,40 @@ def add_part(task: AdditionTask, part: int, blocks: Iterable[Block]) -> PartAdde
     if new is None:
         return PartAdded(counts=intake.restored, files=[], results=0)
     old = intake.installed.get(task.session, [[] for _ in task.spec.inputs])
-    results = 0
-
-    def found() -> Iterator[pa.Table]:
-        nonlocal results
-        for batch in join_batches(task.spec.root, old, new, batch_bytes=task.batch_bytes):
-            results += batch.table.num_rows
-            yield task.spec.results(batch.table)
-
-    try:
-        files = _written(task, found())
-    except StorageError as problem:
-        told = problem.errno or 0, str(problem)
-        return PartAdded(counts=intake.restored, files=[], results=0, problem=told)
-    return PartAdded(counts=intake.restored, files=files, results=results)
+    joined = join_batches(task.spec.root, old, new, batch_bytes=task.batch_bytes)
+    return _added(task, (task.spec.results(batch.table) for batch in joined), intake.restored)
 
 
 def add_results(task: AdditionTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Write results of a tree of joins, in the columns that the table shows; what was added."""
     freeze()
+    schema = task.spec.result_schema
+    tables = (pa.Table.from_batches([batch]).cast(schema) for batch in batches)
+    yield _told(_added(task, tables, []))
+
+
+def _told(done: PartAdded) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"added": [done.model_dump_json()]}, schema=ADDED_SCHEMA)
+
+
+def _added(
+    task: AdditionTask, found: Iterable[pa.Table], counts: list[PartitionCount]
+) -> PartAdded:
+    """Write results, or count them; what was added. `counts`: of what was read for them."""
     results = 0
 
-    def found() -> Iterator[pa.Table]:
+    def counted() -> Iterator[pa.Table]:
         nonlocal results
-        for batch in batches:
-            results += batch.num_rows
-            yield pa.Table.from_batches([batch]).cast(task.spec.result_schema)
+        for table in found:
+            results += table.num_rows
+            yield table
 
     try:
-        done = PartAdded(counts=[], files=_written(task, found()), results=results)
+        files = _written(task, counted())
     except StorageError as problem:
         told = problem.errno or 0, str(problem)
-        done = PartAdded(counts=[], files=[], results=0, problem=told)
-    yield pa.RecordBatch.from_pydict({"added": [done.model_dump_json()]}, schema=ADDED_SCHEMA)
+        return PartAdded(counts=counts, files=[], results=0, problem=told)
+    return PartAdded(counts=counts, files=files, results=results)
 
 
 def _written(task: AdditionTask, found: Iterator[pa.Table]) -> list[FileRecord]:

@@ -26,6 +26,7 @@ from spillway.decode import StreamPlan
 from spillway.decode.chunks import COLUMNS
 from spillway.verify.rows import corrected_rows, decoded_rows
 from spillway.verify.times import in_time
+from spillway.verify.trees import by_value
 from spillway.verify.values import ProofLeaf, outwards
 from spillway.verify.workers import TopicRanges
 
@@ -93,13 +94,9 @@ def _joined(
 def _leaf(n: int, leaf: ProofLeaf, plan: StreamPlan, rows: Any) -> Any:
     """Rows of a leaf that can join: its values as `v<value>`; `k<n>_<source>`, `p<n>_<field>`,
     `partition<n>`, `offset<n>` and, where the plan has a time, `time<n>`."""
-    rows = rows.where("kept")
-    first = {value: leaf.values.index(value) for value in leaf.has}
-    for source, value in enumerate(leaf.values):
-        if first[value] != source:
-            rows = rows.where(sql.col(f"k{first[value]}") == sql.col(f"k{source}"))
+    rows, values = by_value(leaf, rows.where("kept"))
     return rows.select(
-        *(sql.col(f"k{source}").alias(f"v{value}") for value, source in first.items()),
+        *(column.alias(name) for name, column in values),
         *(sql.col(f"k{k}").alias(f"k{n}_{k}") for k in range(len(leaf.sources))),
         *(sql.col(f"p{p}").alias(f"p{n}_{p}") for p in range(len(leaf.fields))),
         sql.col("partition").alias(f"partition{n}"),

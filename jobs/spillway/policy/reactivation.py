@@ -4,7 +4,7 @@ TR-05-04 (4.1) leaves what was spilled to the end. SIGMOD 2006 (4.1) allows the 
 memory becomes available, and does not say which group is first. Here the newest generation of a
 group comes back when it is worth its room: what it is expected to gain for each byte
 (`spillway.policy.expected`) exceeds `MARGIN` times what the groups lose that must leave for it, so
-a small error in either estimate moves nothing. (The bytes are those that were spilled. With a
+small errors of the estimates move little. (The bytes are those that were spilled. With a
 window fewer come into memory: what has expired since gives results, and does not stay.) Part of the
 gain comes at once, with the merge. What is left of a silent group then loses little, and it may
 leave again soon.

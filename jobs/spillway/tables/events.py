@@ -163,10 +163,10 @@ class SessionHistory:
 
     def outcomes(self) -> dict[str, Outcome]:
         """What became of each session that was cleaned or verified."""
-        kinds = pa.array(["cleaned", "verified", "corrected"])
-        events = _events(self.rows.filter(pc.is_in(self.rows["event"], kinds)))
-        cleaned = {each.session for each in events if each.event == "cleaned"}
-        verdicts = standing_verdicts(events)
+        kind, date = self.rows["event"], self.rows["session_date"]
+        cleaned = set(date.filter(pc.equal(kind, "cleaned")).to_pylist())
+        judged = pc.is_in(kind, pa.array(["verified", "corrected"]))
+        verdicts = standing_verdicts(_events(self.rows.filter(judged)))
         found = {}
         for session in cleaned | verdicts.keys():
             said = verdicts.get(session)

@@ -225,12 +225,7 @@ class TreeFrames:
     def _sides(self) -> list[JoinSide]:
         sides = []
         for n in outwards(self._values):
-            leaf, rows = self._values.leaves[n], self._leaves[n]
-            first = {value: leaf.values.index(value) for value in leaf.has}
-            for source, value in enumerate(leaf.values):
-                if first[value] != source:
-                    rows = rows.where(sql.col(f"k{first[value]}") == sql.col(f"k{source}"))
-            keys = [(f"v{value}", sql.col(f"k{source}")) for value, source in first.items()]
+            rows, keys = by_value(self._values.leaves[n], self._leaves[n])
             sides.append(JoinSide(n, rows, keys))
         return sides
 
@@ -241,6 +236,16 @@ class TreeFrames:
     def close(self) -> None:
         """Forget the leaves' sums, which Spark then gives back."""
         self._sums = []
+
+
+def by_value(leaf: ProofLeaf, rows: Any) -> tuple[Any, list[tuple[str, Any]]]:
+    """Those rows of a leaf in which all sources of a value are equal; and its values, by their
+    names `v<value>` and as columns of the rows."""
+    first = {value: leaf.values.index(value) for value in leaf.has}
+    for source, value in enumerate(leaf.values):
+        if first[value] != source:
+            rows = rows.where(sql.col(f"k{first[value]}") == sql.col(f"k{source}"))
+    return rows, [(f"v{value}", sql.col(f"k{source}")) for value, source in first.items()]
 
 
 def leaf_sums(rows: Any, plan: StreamPlan) -> Any:
