@@ -46,7 +46,6 @@ from spillway.policy.expected import (
     Growth,
     expected_gain,
     expected_loss,
-    given_at_once,
     met,
     reunited,
     rows_to_come,
@@ -71,6 +70,7 @@ def growth_drawn(draw: np.random.Generator, groups: int, joins: int = 1) -> Grow
         exposure_norm=before * draw.random(groups) + rows,
         session_results=draw.integers(0, 900, groups),
         join=join,
+        root=joins - 1,
         inputs=2 + join % 2,
         window_ms=np.where(join > 0, WINDOW_MS * np.maximum(join, 1), inf),
         left_ms=float(draw.integers(0, 200_000)),
@@ -131,7 +131,7 @@ def slowly(
     left_ms = growth.left_ms
     rates = expected_rates(growth, left_ms)
     powers = [float(growth.exposure_norm[g]) ** int(growth.inputs[g]) for g in groups]
-    gave = [0.0] * (max(growth.join.tolist()) + 1)
+    gave = [0.0] * (growth.root + 1)
     for g in groups:
         gave[growth.join[g]] += growth.session_results[g]
     found = []
@@ -149,8 +149,9 @@ def slowly(
             present = float(growth.present[g])
             exposure = met_within(m, window, present, old, age, young, rate, left_ms)
             if back is not None:
-                since = max(age, 1)
-                exposure += met_within(m, window, present, old, 0, 0.0, young / since, since)
+                since = min(max(age, 1), window)
+                before, rate = max(age - window, 0), young / since
+                exposure += met_within(m, window, present, old, before, 0.0, rate, since)
         loss = 0.0
         if gave[growth.join[g]] and sum(powers[k] for k in own):
             average = gave[growth.join[g]] / sum(powers[k] for k in own)
@@ -175,7 +176,7 @@ def test_the_gain_is_what_the_sums_say(seed: int, groups: int, joins: int) -> No
     growth = growth_drawn(draw, groups, joins)
     back = draw.integers(0, 60, groups) * (draw.random(groups) < 0.7)
     age_ms = draw.integers(0, 60_000, groups)
-    found = expected_gain(growth, back, age_ms)
+    found, at_once = expected_gain(growth, back, age_ms)
     slow = slowly(growth, back.tolist(), age_ms.tolist())
     most = max(slow, default=0.0) if joins > 1 else 0.0
     assert found == pytest.approx(slow, rel=1e-6, abs=1e-6 + 0.02 * most)
@@ -183,9 +184,8 @@ def test_the_gain_is_what_the_sums_say(seed: int, groups: int, joins: int) -> No
     # What comes at once is what would be gained were this the end.
     over = replace(growth, left_ms=0.0)
     slow = slowly(over, back.tolist(), age_ms.tolist())
-    at_once = given_at_once(growth, back, age_ms)
     assert at_once == pytest.approx(slow, rel=1e-6, abs=1e-6 + 0.02 * most)
-    assert (at_once <= found * (1 + 1e-9)).all()
+    assert (at_once <= found).all()
 
 
 @pytest.mark.parametrize("left_ms", [0.0, 1.0, 6e6])
@@ -208,6 +208,7 @@ def test_a_value_is_a_number_and_never_negative(m: int, window_ms: float, left_m
             exposure_norm=norm,
             session_results=rows() * 1_000,
             join=np.zeros(groups, dtype=np.int64),
+            root=0,
             inputs=np.full(groups, m),
             window_ms=np.full(groups, window_ms),
             left_ms=left_ms,
@@ -217,11 +218,10 @@ def test_a_value_is_a_number_and_never_negative(m: int, window_ms: float, left_m
         ages = draw.choice([-1_700_000_000_000, -1, 0, 1, 600_000, 1_700_000_000_000], groups)
         values = [
             expected_loss(growth),
-            expected_gain(growth, back, ages),
-            given_at_once(growth, back, ages),
+            *expected_gain(growth, back, ages),
             rows_to_come(growth),
             met(norm, growth.rows, back, growth.inputs),
-            reunited(norm, growth.rows, back, growth.inputs),
+            reunited(norm, growth.rows, back * 0.5, growth.inputs),
         ]
         assert [len(each) for each in values] == [groups] * len(values)
         assert all((np.isfinite(each) & (each >= 0)).all() for each in values)
@@ -233,7 +233,9 @@ def test_rows_come_until_the_session_ends_or_a_window_is_full() -> None:
     growth = replace(growth, present=steady, usual=steady, left_ms=10_000.0, rows=np.full(6, 5))
     windowed = np.isfinite(growth.window_ms)
     assert 0 < windowed.sum() < 6
-    assert rows_to_come(growth) == pytest.approx(np.where(windowed, 15.0, 20.0))
+    assert rows_to_come(growth) == pytest.approx(np.full(6, 20.0)), "until the end"
+    longer = replace(growth, left_ms=60_000.0)
+    assert rows_to_come(longer) == pytest.approx(np.where(windowed, 75.0, 120.0)), "of a window, 80"
     over = replace(growth, rows=np.full(6, 900))
     assert rows_to_come(over) == pytest.approx(np.where(windowed, 0.0, 20.0))
 
@@ -248,16 +250,17 @@ def spread_within(times: Sequence[np.ndarray], window_ms: float) -> tuple[np.nda
 
 
 @pytest.mark.parametrize("left", [0.4, 1.0, 5.0])
-@pytest.mark.parametrize("age", [0.1, 0.4, 0.8])
+@pytest.mark.parametrize("age", [0.1, 0.4, 0.8, 1.4])
 @pytest.mark.parametrize(("m", "each"), [(2, 100), (3, 32)])
 def test_rows_that_come_evenly_lose_what_is_counted(
     m: int, each: int, age: float, left: float
 ) -> None:
     """Every row meets all others of its window, `each` of an input; the group was cut `age` windows
-    ago, after a long time, and nothing is cut until `left` windows from now."""
+    ago, after a long time, and nothing is cut until `left` windows from now. Nothing of what came
+    since has expired, so where the cut is older than a window, nothing came between the two."""
     window_ms, gap_ms = float(each * 100), 100.0
     age_ms, left_ms = int(age * window_ms), left * window_ms
-    times = [np.arange(-2 * each, min(left, 1.0) * each) * gap_ms + gap_ms / 2] * m
+    times = [np.arange(-3 * each, min(left, 1.0) * each) * gap_ms + gap_ms / 2] * m
     first, last = spread_within(times, window_ms)
     rows, norm, inputs = np.array([0]), np.zeros(1), np.array([m])
     per_gap = int(((last > -gap_ms) & (last < 0)).sum())
@@ -273,6 +276,7 @@ def test_rows_that_come_evenly_lose_what_is_counted(
         exposure_norm=norm,
         session_results=np.array([given_so_far]),
         join=np.array([0]),
+        root=0,
         inputs=inputs,
         window_ms=np.array([window_ms]),
         left_ms=left_ms,
@@ -282,13 +286,15 @@ def test_rows_that_come_evenly_lose_what_is_counted(
     before_end = last < left_ms
     lost = ((first < 0) & (last > 0) & before_end).sum()
     assert expected_loss(growth)[0] == pytest.approx(lost, rel=0.1)
-    young = replace(growth, rows=np.array([int(m * each * age)]))
+    young = replace(growth, rows=np.array([int(m * each * min(age, 1.0))]))
     back, ages = np.array([m * each]), np.array([age_ms])
-    old = first < -age_ms
+    gap = [each[(each < -age_ms) | (each > -window_ms)] for each in times]
+    first, last = spread_within(gap, window_ms)
+    old, before_end = first < -age_ms, last < left_ms
     gained = (old & (last > -age_ms) & before_end).sum()
-    assert expected_gain(young, back, ages)[0] == pytest.approx(gained, rel=0.1, abs=0.01 * lost)
     at_once = (old & (last > -age_ms) & (last < 0)).sum()
-    assert given_at_once(young, back, ages)[0] == pytest.approx(at_once, rel=0.1)
+    found = [float(each[0]) for each in expected_gain(young, back, ages)]
+    assert found == pytest.approx([gained, at_once], rel=0.1, abs=0.01 * lost)
 
 
 @given(st.lists(st.lists(st.integers(0, 50), max_size=5), max_size=4), st.integers(2, 5))
@@ -312,7 +318,7 @@ def test_the_exposure_of_an_open_end_is_the_powers_of_its_generations(
     norm = counters.exposure_norm
     assert norm[0] ** m == pytest.approx(sum(float(n) ** m for n in sizes))
     if len(sizes) > 1:
-        two = np.array([sizes[-1]]), np.array([sizes[-2]])
+        two = np.array([sizes[-1]]), np.array([sizes[-2] * 1.0])
         norm, sizes = reunited(norm, *two, inputs), [*sizes[:-2], sum(sizes[-2:])]
         assert norm[0] ** m == pytest.approx(sum(float(n) ** m for n in sizes))
 
@@ -324,6 +330,7 @@ def test_what_comes_back_has_met_what_it_comes_back_to(m: int) -> None:
     norm = np.full(2, (9.0**m + 5.0**m) ** (1 / m))
     counters = replace(Counters.zeros(2), exposure_norm=norm, session_results=np.array([40, 40]))
     cut, nine, five = np.array([True, False]), np.array([9, 9]), np.array([5, 0])
+    two = np.array([2, 0])
     spilled, either = np.array([5, 5]), np.array([True, True])
     kept = KeptGenerations.none()
     kept = kept.with_cut(either, spilled, spilled, spilled, file, epoch=1, now_ms=1)
@@ -332,6 +339,25 @@ def test_what_comes_back_has_met_what_it_comes_back_to(m: int) -> None:
     after = figures.after_return(cut, back, np.array([7, 0]), inputs).counters
     assert after.exposure_norm == pytest.approx([14, norm[1]])
     assert after.session_results.tolist() == [47, 40]
+    # Three have expired: they have met some of the nine, and are taken for half as many.
+    less = Sizes(two[None], two, two, two)
+    after = figures.after_return(cut, less, np.array([7, 0]), inputs).counters
+    grown = 12.5**m - 9.0**m - 3.5**m
+    assert after.exposure_norm**m == pytest.approx(norm**m + [grown, 0])
+
+
+def test_what_came_back_would_lose_what_it_is_to_gain() -> None:
+    two, none = np.array([2, 2]), KeptGenerations.none()
+    figures = replace(
+        figures_of(Counters.zeros(2), *two),
+        loss=np.array([10.0, 10.0]),
+        gain=np.array([7.0, 7.0]),
+        at_once=np.array([3.0, 3.0]),
+        kept=none,
+    )
+    back = Sizes(two[None], two, two, two)
+    after = figures.after_return(np.array([True, False]), back, two, two)
+    assert after.loss.tolist() == [14, 10]
 
 
 def test_what_rows_have_met_is_kept_through_manifests() -> None:
@@ -366,6 +392,7 @@ def test_a_group_that_was_just_spilled_is_not_the_next_victim_for_being_young() 
         exposure_norm=np.array([1_000.0, (100**2 + 900**2) ** 0.5]),
         session_results=np.array([10_000, 8_200]),
         join=np.zeros(2, dtype=np.int64),
+        root=0,
         inputs=np.full(2, 2),
         window_ms=np.full(2, inf),
         left_ms=1e6,
@@ -508,6 +535,7 @@ def test_a_windowed_group_that_was_just_cut_is_not_the_next_victim_for_being_you
         exposure_norm=np.full(3, 9_000.0),
         session_results=np.full(3, 9),
         join=np.zeros(3, dtype=np.int64),
+        root=0,
         inputs=np.full(3, 2),
         window_ms=np.full(3, 40_000.0),
         left_ms=1e9,
@@ -596,12 +624,18 @@ def test_a_split_keeps_what_a_group_yields_and_how_its_rows_came() -> None:
 
 def test_where_the_end_is_not_known_a_session_goes_on_for_as_long_as_it_has() -> None:
     counters = replace(Counters.zeros(3), first_ms=np.array([0, 500, 900]))
-    joins = GroupJoins(*np.zeros((2, 3), np.int64), np.full(3, 2), np.full(3, inf))
+    joins = GroupJoins(*np.zeros((2, 3), np.int64), np.full(3, 2), np.full(3, inf), 0)
     rows = np.zeros(3, dtype=np.int64)
-    assert growth_of(rows, counters, joins, 1_500, NO_EVIDENCE, None).left_ms == 1_000
-    assert growth_of(rows, counters, joins, 1_500, NO_EVIDENCE, 7.0).left_ms == 7
+
+    def left_ms(*own: int, known: float | None = None) -> float:
+        of = np.array(own)
+        return growth_of(rows, counters, joins, of, 1_500, NO_EVIDENCE, known).left_ms
+
+    assert left_ms(0, 1, 2) == 1_000
+    assert left_ms(0, 2) == 600
+    assert left_ms(0, 1, 2, known=7.0) == 7
     counters.first_ms[:] = 0
-    assert growth_of(rows, counters, joins, 1_500, NO_EVIDENCE, None).left_ms == 0
+    assert left_ms(0, 1, 2) == 0
 
 
 def test_a_tree_goes_by_what_groups_have_given() -> None:

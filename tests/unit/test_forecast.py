@@ -79,10 +79,13 @@ def test_a_session_that_was_shorter_says_nothing_of_later_hours() -> None:
     assert (late.known_ms, late.to_come.tolist()) == (0, [0, 0])
 
 
-def test_other_slots_groups_are_nothing() -> None:
-    mine = TWO.at(50, 100).of(np.array([True, False]))
-    assert [each.tolist()[1] for each in (mine.to_come, mine.rate, mine.usual)] == [0.0] * 3
-    assert mine.usual.tolist()[0] > 0
+def test_some_groups_have_what_is_said_of_them() -> None:
+    whole = TWO.at(200, 100)
+    mine = whole.of(np.array([1]))
+    for name in ("to_come", "rate", "usual"):
+        both = getattr(whole, name).tolist()
+        assert both[0] != both[1]
+        assert getattr(mine, name).tolist() == both[1:]
     assert (mine.known_ms, mine.left_ms) == (100, 100)
 
 
@@ -194,6 +197,7 @@ def test_a_group_that_will_be_busy_is_dear() -> None:
         exposure_norm=np.array([9.0, 9.0]),
         session_results=np.array([9, 9]),
         join=np.zeros(2, np.int64),
+        root=0,
         inputs=np.array([2, 2]),
         window_ms=one * np.inf,
         left_ms=1000.0,

@@ -270,16 +270,25 @@ def figures_of(sizes: list[int], kept: KeptGenerations, gain: list[float] | None
     return replace(figures, gain=np.array(gain), at_once=np.zeros(len(gain)))
 
 
-def returned(sizes: list[int], gain: list[float] | None, to_come: int = 10**6, **more: int) -> Any:
+def returned(
+    sizes: list[int],
+    gain: list[float] | None,
+    to_come: int = 10**6,
+    victims: str = "expected-loss",
+    loss: list[float] | None = None,
+    **more: int,
+) -> Any:
     facts = {"budget_bytes": 1_000, "room_bytes": 10_000, **more}
     limits = Limits(threshold=0.5, fraction=0.2, **facts)
     figures = figures_of(sizes, with_cuts(len(sizes), [*range(len(sizes))]), gain)
+    figures = figures if loss is None else replace(figures, loss=np.array(loss))
     found = choose_returns(
         {DAY: figures, "b": figures_of([0] * len(sizes), KeptGenerations.none(), None)},
         limits,
         "expected-gain",
+        victims=victims,
+        context=VictimContext(0, 0, 1),
         to_come_bytes=to_come,
-        seed=1,
     )
     assert set(found) <= {DAY}
     return np.flatnonzero(found[DAY]).tolist() if found else []
@@ -297,6 +306,14 @@ def test_half_of_what_a_spill_takes_may_come_back() -> None:
     assert returned(sizes, gain, room_bytes=0) == []
     empty = [150, 410, 0, 0, 0, 0, 0, 0, 0]
     assert returned(empty, gain) == [3, 4], "without a row in memory, too; 112 leave"
+
+
+def test_what_leaves_in_any_case_does_not_come_back() -> None:
+    """Which that is, the policy of victims says."""
+    gain = [0.0, 0.0, 0.0, 900.0, 800.0, 700.0]
+    sizes, loss = [10, 10, 10, 110, 120, 250], [90.0, 90.0, 90.0, 11.0, 24.0, 75.0]
+    assert returned(sizes, gain, loss=loss) == [4, 5], "group 3 leaves, at a tenth a byte"
+    assert returned(sizes, gain, loss=loss, victims="largest") == [3, 4]
 
 
 def test_without_a_spill_half_of_what_is_free_may_come_back() -> None:

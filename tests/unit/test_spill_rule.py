@@ -761,8 +761,8 @@ def test_a_step_is_given_what_is_expected_of_its_own_groups(
     true = step_module.growth_of
 
     def noted(*arguments: Any) -> Any:
-        given.append(arguments[-1])
-        return true(*arguments)
+        given.append(true(*arguments))
+        return given[-1]
 
     monkeypatch.setattr(step_module, "growth_of", noted)
     groups = GroupMap([(Prefix(1, 0), 0), (Prefix(1, 1), 1)])
@@ -790,10 +790,12 @@ def test_a_step_is_given_what_is_expected_of_its_own_groups(
     where = Coordinates(np.zeros(8, np.int32), np.arange(8), np.full(8, 1000))
     blocks = [b for b in route(SPEC, 0, groups, rows, where, session=DAY) if b.slot == 1]
     step(SPEC, task, blocks, place.child("slot"), place.child("tables").child)
-    (found,) = given
+    (growth,) = given
+    assert growth.rows.tolist() == [4], "of other slots' groups nothing is reckoned"
+    found = growth.forecast
     assert [each.tolist() for each in (found.to_come, found.rate, found.usual)] == [
-        [0, 7],
-        [0, 0.2],
-        [0, 0.4],
+        [7],
+        [0.2],
+        [0.4],
     ]
     assert (found.known_ms, found.left_ms) == (60.0, 90.0)

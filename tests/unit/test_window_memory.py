@@ -72,7 +72,7 @@ def test_a_run_that_lacks_memory_lacks_results_and_none_is_wrong(
     at_once = later = 0.0
     ages: list[int] = []
 
-    def gained(growth: Growth, back: I64, age_ms: I64) -> F64:
+    def gained(growth: Growth, back: I64, age_ms: I64) -> tuple[F64, F64]:
         ages.extend(age_ms[back > 0].tolist())
         return expected_gain(growth, back, age_ms)
 

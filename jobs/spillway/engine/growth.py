@@ -23,12 +23,14 @@ class GroupJoins:
     """Of which join each group is, and what policies ask of that; all (g,)."""
 
     join: I64
-    """Its number; the root has the greatest."""
+    """Its number."""
     level: I64
     """How many joins lie above it; 0 at the root."""
     inputs: I64
     window_ms: F64
     """How long a row waits for others; infinite: to the session's end."""
+    root: int
+    """Number of the root."""
 
     @classmethod
     def of(cls, spec: TreeSpec, groups: GroupMap) -> GroupJoins:
@@ -38,38 +40,50 @@ class GroupJoins:
         window_ms = [inf if s is None else max(0, *s.horizons_us) / 1000 for s in spans]
         inputs = [len(each.inputs) for each in spec.joins]
         level = np.array(spec.distances, dtype=np.int64)[join]
-        return cls(join, level, np.array(inputs, np.int64)[join], np.array(window_ms)[join])
+        each = np.array(inputs, np.int64)[join], np.array(window_ms)[join]
+        return cls(join, level, *each, spec.root.operator)
 
 
 def growth_of(
     rows: I64,
     counters: Counters,
     joins: GroupJoins,
+    own: I64,
     now_ms: int,
     evidence: F64,
     left_ms: float | None,
     forecast: Forecast | None = None,
 ) -> Growth:
-    """How a session's groups have grown.
+    """How a slot's groups of a session have grown.
 
-    `rows`: in memory, int64 (g,). `left_ms`: until the session ends; None: not known, then it is as
-    long as it has been. `forecast`: what a session before says, of a session whose end is known.
+    `rows`: in memory, int64 (g,). `own`: indices of the slot's groups, (k,). `left_ms`: until the
+    session ends; None: not known, then it is as long as it has been. `forecast`: what a session
+    before says of all groups, of a session whose end is known.
     """
-    first_ms = counters.first_ms
-    present, usual = rates(counters.rows_in, counters.recent_rows, first_ms, now_ms)
+    first_ms, rows_in = counters.first_ms[own], counters.rows_in[own]
+    present, usual = rates(rows_in, counters.recent_rows[own], first_ms, now_ms)
     if left_ms is None:
         left_ms = float(now_ms - first_ms[first_ms > 0].min(initial=now_ms))
     return Growth(
-        rows=rows,
+        rows=rows[own],
         present=present,
         usual=usual,
-        exposure_norm=counters.exposure_norm,
-        session_results=counters.session_results,
-        join=joins.join,
-        inputs=joins.inputs,
-        window_ms=joins.window_ms,
+        exposure_norm=counters.exposure_norm[own],
+        session_results=counters.session_results[own],
+        join=joins.join[own],
+        root=joins.root,
+        inputs=joins.inputs[own],
+        window_ms=joins.window_ms[own],
         left_ms=left_ms,
         evidence=evidence,
-        came=counters.rows_in,
-        forecast=forecast,
+        came=rows_in,
+        # Of other slots' groups it would count in the trust and the level of these.
+        forecast=None if forecast is None else forecast.of(own),
     )
+
+
+def of_all(values: F64, own: I64, groups: int) -> F64:
+    """Figures of a slot's groups (k,) among all groups, (g,): 0 of those that are another's."""
+    found: F64 = np.zeros(groups)
+    found[own] = values
+    return found

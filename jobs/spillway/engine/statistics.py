@@ -221,17 +221,23 @@ class Figures:
     def after_return(self, returned: Bool, came: Sizes, results: I64, inputs: I64) -> Figures:
         """The figures once the newest spilled generation of some groups (g,) is in memory again.
 
-        `came`: what of it is; `results`: what it gave with the rows that were there, int64 (g,);
-        `inputs`: of each group's join, int64 (g,).
+        `came`: what of it is there: with a window, some of it may have expired. `results`: what it
+        gave with the rows that were there, int64 (g,). `inputs`: of each group's join, int64 (g,).
         """
         newest = self.kept.newest(len(returned))
-        before, back = self.counters, came.rows.sum(axis=0)
+        before, held = self.counters, self.rows.sum(axis=0)
+        # What has expired met only a part of what is here, and what has not, all of it: of rows
+        # that came evenly, as many as the mean of both have met everything.
+        back = (newest.rows * returned + came.rows.sum(axis=0)) / 2
+        loss = self.loss
+        if self.gain is not None and self.at_once is not None:
+            loss = loss + (self.gain - self.at_once) * returned
         counters = replace(
             before,
             results=before.results + newest.results * returned + results,
             session_results=before.session_results + results,
             spilled_bytes=np.maximum(before.spilled_bytes - newest.bytes * returned, 0),
-            exposure_norm=reunited(before.exposure_norm, self.rows.sum(axis=0), back, inputs),
+            exposure_norm=reunited(before.exposure_norm, held, back, inputs),
         )
         return replace(
             self,
@@ -239,6 +245,7 @@ class Figures:
             bytes=self.bytes + came.bytes,
             intake_bytes=self.intake_bytes + came.bytes,
             counters=counters,
+            loss=loss,
             kept=self.kept.without_newest(returned),
         )
 

@@ -34,6 +34,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ import pyarrow.compute as pc
 
 from spillway.engine.expiry import greatest_by_group, still_needed, take_expired
 from spillway.engine.groups import I64, Bool
-from spillway.engine.growth import GroupJoins, growth_of
+from spillway.engine.growth import GroupJoins, growth_of, of_all
 from spillway.engine.hotkeys import hot_keys
 from spillway.engine.intake import NOT_GIVEN, Intake, merge_bounded, take_in
 from spillway.engine.join.kernel import Joined, Rows, join_batches
@@ -95,7 +96,6 @@ from spillway.policy.arrivals import NO_EVIDENCE
 from spillway.policy.expected import (
     expected_gain,
     expected_loss,
-    given_at_once,
     rows_to_come,
 )
 from spillway.policy.victims import VictimContext
@@ -464,18 +464,19 @@ class _Step:
             left_ms = task.left_ms.get(name)
             rows = sizes.rows.sum(axis=0)
             forecast = task.forecasts.get(name)
-            if forecast is not None:
-                forecast = forecast.of(own)
-            growth = growth_of(rows, counters, self.joins, task.now_ms, evidence, left_ms, forecast)
+            groups = np.flatnonzero(own)
+            among = partial(of_all, own=groups, groups=len(task.groups))
+            growth = growth_of(
+                rows, counters, self.joins, groups, task.now_ms, evidence, left_ms, forecast
+            )
             kept = KeptGenerations.known(self.known_figures, name, task.groups)
             kept = kept.without(~own | self._wrote_expired(name))
             gain = at_once = None
             if task.reactivation != "off":
                 newest = kept.newest(len(task.groups))
                 if len(kept.group):
-                    age_ms = task.now_ms - newest.at_ms
-                    at_once = given_at_once(growth, newest.rows, age_ms)
-                    gain = expected_gain(growth, newest.rows, age_ms)
+                    age_ms = task.now_ms - newest.at_ms[groups]
+                    gain, at_once = map(among, expected_gain(growth, newest.rows[groups], age_ms))
                 known, known_bytes = rows.sum(), sizes.bytes.sum()
                 if not known:
                     known, known_bytes = newest.rows.sum(), newest.bytes.sum()
@@ -486,7 +487,7 @@ class _Step:
                 sizes.bytes,
                 sizes.intake_bytes,
                 counters,
-                expected_loss(growth),
+                among(expected_loss(growth)),
                 kept,
                 gain,
                 at_once,
@@ -519,8 +520,10 @@ class _Step:
                 self.figures,
                 self._limits(room_bytes, brought_bytes),
                 task.reactivation,
+                victims=task.victims,
+                context=self._victim_context(),
+                level=self._level(),
                 to_come_bytes=self.to_come_bytes,
-                seed=task.seed,
             )
         for name, groups in wanted.items():
             chosen = self.figures[name].kept.newest_of(groups)
@@ -633,6 +636,13 @@ class _Step:
             self.short_bytes,
         )
 
+    def _victim_context(self) -> VictimContext:
+        return VictimContext(self.task.now_ms, self.task.inactive_ms, self.task.seed)
+
+    def _level(self) -> I64 | None:
+        """Of each group how many joins lie above its own, (g,); None: there is one join."""
+        return self.joins.level if len(self.spec.joins) > 1 else None
+
     def _fit(
         self, shelf: RunWriter, brought_bytes: int
     ) -> tuple[int, list[tuple[RunWindow, Any]], Victims]:
@@ -646,13 +656,16 @@ class _Step:
         task = self.task
         left = max(shelf.room.left(), 0)
         room = left
-        level = self.joins.level if len(self.spec.joins) > 1 else None
         while True:
             with self.timed("spill"):
                 limits = self._limits(room, brought_bytes)
-                context = VictimContext(task.now_ms, task.inactive_ms, task.seed)
                 victims = choose_victims(
-                    self.figures, limits, task.victims, context, level, self.returned
+                    self.figures,
+                    limits,
+                    task.victims,
+                    self._victim_context(),
+                    self._level(),
+                    self.returned,
                 )
             with self.timed("store"):
                 next_run, encoded = self._encode(shelf, victims.groups)

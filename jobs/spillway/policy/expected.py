@@ -33,7 +33,8 @@ and a generation of N1 rows that was cut a ago gains, in t = min(W - a, the time
 
     sigma m x (integral of (N1(a + s) + N(s) + x s)^(m - 1) - (N(s) + x s)^(m - 1))
 
-and, at once, what it would have given since: the loss of N1 rows over a at the rate N / a.
+and, at once, what it would have given to the N rows that came since. Those are of the last b =
+min(a, W), so that is the same integral over b with the rate N / b, of rows cut a - b before it.
 
 What this leaves out: rows in memory are taken to have come evenly at p, so what came before a rate
 fell is taken for younger than it is, and its loss for too much until it has left. Rows of a slice
@@ -53,6 +54,7 @@ to bring back with windows is future work of the second (section 1).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +64,7 @@ from spillway.policy.forecast import Forecast, rows_expected
 
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
+Bool = npt.NDArray[np.bool_]
 
 _POINTS, _HALVES = np.polynomial.legendre.leggauss(8)
 _NODES, _WEIGHTS = (_POINTS + 1) / 2, _HALVES / 2
@@ -70,7 +73,9 @@ _NODES, _WEIGHTS = (_POINTS + 1) / 2, _HALVES / 2
 
 @dataclass(frozen=True)
 class Growth:
-    """How a session's groups have grown, all (g,). What is another slot's is 0."""
+    """How a slot's groups of a session have grown, all (g,).
+
+    What more than one figure is reckoned from is reckoned once."""
 
     rows: I64
     """In memory, all inputs."""
@@ -83,7 +88,9 @@ class Growth:
     session_results: I64
     """Of the group's own join, since the session began."""
     join: I64
-    """Number of the group's join; the root has the greatest."""
+    """Number of the group's join."""
+    root: int
+    """Number of the root."""
     inputs: I64
     """m, of the group's join."""
     window_ms: F64
@@ -97,6 +104,48 @@ class Growth:
     forecast: Forecast | None = None
     """What a session before says; None: none is known."""
 
+    @cached_property
+    def to_come(self) -> F64:
+        """X, rows."""
+        present, usual, left_ms = self.present, self.usual, self.left_ms
+        found: F64 = rate_to_come(present, usual, self.evidence, left_ms) * left_ms
+        if self.forecast is not None:
+            found = rows_expected(self.forecast, self.came, present, usual, found)
+        return found
+
+    @cached_property
+    def windowed(self) -> Bool:
+        """Which have a window."""
+        return np.isfinite(self.window_ms)
+
+    @cached_property
+    def rate(self) -> F64:
+        """x, rows a ms that are to be expected over a window, at most till the end; 0 where there
+        is none."""
+        found: F64 = np.zeros(len(self.present))
+        for window_ms in np.unique(self.window_ms[self.windowed]).tolist():
+            ahead_ms = min(window_ms, self.left_ms)
+            rate = rate_to_come(self.present, self.usual, self.evidence, ahead_ms)
+            np.copyto(found, rate, where=self.window_ms == window_ms)
+        return found
+
+    @cached_property
+    def worth(self) -> F64:
+        """Results of the query for each unit of exposure: sigma, times what the root gave for each
+        result of the group's join. One result of its join's average is added to what it gave."""
+        powers = self.exposure_norm ** self.inputs.astype(np.float64)
+        results = self.session_results.astype(np.float64)
+        by_join = np.bincount(self.join, results, self.root + 1)
+        given, whole = by_join[self.join], np.bincount(self.join, powers, self.root + 1)[self.join]
+        found: F64 = np.zeros(len(powers))
+        # sigma = (results + 1) / (powers + 1 / average), where the join has given anything.
+        known = (given > 0) & (whole > 0)
+        np.divide((results + 1) * given, powers * given + whole, out=found, where=known)
+        final = by_join[self.root]
+        if final > 0:
+            np.divide(found * final, given, out=found, where=known)
+        return found
+
 
 def met(exposure_norm: F64, before: I64, came: I64, inputs: I64) -> F64:
     """`Growth.exposure_norm` once `came` rows have met each other and `before` rows; all (g,).
@@ -109,100 +158,87 @@ def met(exposure_norm: F64, before: I64, came: I64, inputs: I64) -> F64:
     return found
 
 
-def reunited(exposure_norm: F64, rows: I64, back: I64, inputs: I64) -> F64:
+def reunited(exposure_norm: F64, rows: I64, back: F64, inputs: I64) -> F64:
     """`Growth.exposure_norm` once spilled generations of `back` rows are beside `rows`; (g,)."""
     m = inputs.astype(np.float64)
-    n, n1 = rows.astype(np.float64), back.astype(np.float64)
+    n, n1 = rows.astype(np.float64), back
     found: F64 = (exposure_norm**m + (n + n1) ** m - n**m - n1**m) ** (1 / m)
     return found
 
 
 def expected_loss(growth: Growth) -> F64:
     """Results that each group gives up at run time when it is spilled now, float64 (g,), >= 0."""
-    m, n, to_come = _powers(growth)
+    m, n, to_come = _floats(growth.inputs), _floats(growth.rows), growth.to_come
     nothing = np.zeros(len(n))
-    loss = (n + to_come) ** m - n**m - to_come**m
-    within = _within(growth, n, nothing, nothing, _rate(growth), growth.left_ms)
-    return _results(growth, loss, within)
+    open_end = (n + to_come) ** m - n**m - to_come**m
+    return _results(growth, open_end, _within(growth, n, nothing, nothing, growth.rate))
 
 
-def expected_gain(growth: Growth, back: I64, age_ms: I64) -> F64:
+def expected_gain(growth: Growth, back: I64, age_ms: I64) -> tuple[F64, F64]:
     """Results that each group gains at run time when a spilled generation of `back` rows (g,) comes
-    back now, float64 (g,), >= 0; `given_at_once` are among them. `age_ms`: since it was spilled,
-    (g,)."""
-    m, n, to_come = _powers(growth)
-    n1, age = back.astype(np.float64), age_ms.astype(np.float64)
+    back now, and about how many of them come at once; both float64 (g,), >= 0.
+
+    At once come those between the generation and what is in memory, which came since. `age_ms`:
+    since it was spilled, (g,).
+    """
+    m, n, to_come = _floats(growth.inputs), _floats(growth.rows), growth.to_come
+    n1, age = _floats(back), _floats(age_ms)
     gain = (n1 + n + to_come) ** m - n1**m - (n + to_come) ** m
-    within = _within(growth, n1, age, n, _rate(growth), growth.left_ms)
-    return _results(growth, gain, within + _missed(growth, n1, age))
-
-
-def given_at_once(growth: Growth, back: I64, age_ms: I64) -> F64:
-    """About how many results come with the merge, float64 (g,), >= 0: those between the generation
-    and what is in memory, which came since."""
-    m, n = growth.inputs.astype(np.float64), growth.rows.astype(np.float64)
-    n1, age = back.astype(np.float64), age_ms.astype(np.float64)
-    found = (n1 + n) ** m - n1**m - n**m
-    return _results(growth, found, _missed(growth, n1, age))
+    met_now = (n1 + n) ** m - n1**m - n**m
+    missed = _missed(growth, n1, age)
+    within = missed + _within(growth, n1, age, n, growth.rate)
+    at_once = _results(growth, met_now, missed)
+    # Rounded, a part may come out greater than the whole.
+    return np.maximum(_results(growth, gain, within), at_once), at_once
 
 
 def rows_to_come(growth: Growth) -> F64:
-    """Rows by which each group is expected to grow, float64 (g,), >= 0: with a window, to what
-    comes in one."""
-    _, n, to_come = _powers(growth)
-    window_ms = np.minimum(growth.window_ms, growth.left_ms)
-    within = np.maximum(growth.present * window_ms - n, 0.0)
-    found: F64 = np.where(np.isfinite(growth.window_ms), within, to_come)
+    """Rows by which each group is expected to grow, float64 (g,), >= 0: with a window, until it is
+    full."""
+    window_ms = np.where(growth.windowed, growth.window_ms, 0.0)
+    lacking = np.maximum(growth.present * window_ms - growth.rows, 0.0)
+    within = np.minimum(growth.present * growth.left_ms, lacking)
+    found: F64 = np.where(growth.windowed, within, growth.to_come)
     return found
 
 
-def _powers(growth: Growth) -> tuple[F64, F64, F64]:
-    """m, N and X of each group, (g,)."""
-    m, n = growth.inputs.astype(np.float64), growth.rows.astype(np.float64)
-    left_ms = growth.left_ms
-    present, usual = growth.present, growth.usual
-    to_come = rate_to_come(present, usual, growth.evidence, left_ms) * left_ms
-    if growth.forecast is not None:
-        to_come = rows_expected(growth.forecast, growth.came, present, usual, to_come)
-    return m, n, to_come
+def _floats(values: I64) -> F64:
+    return values.astype(np.float64)
 
 
 def _results(growth: Growth, open_end: F64, within: F64) -> F64:
     """Results of the query for an exposure, without a window or within one, (g,)."""
-    exposure = np.where(np.isfinite(growth.window_ms), within, open_end)
-    return np.maximum(_sigma(growth) * exposure * _final_results(growth), 0.0)
-
-
-def _rate(growth: Growth) -> F64:
-    """Rows a ms that each group is to expect while its window lasts, (g,); at most till the end. 0
-    where there is no window."""
-    present, usual = growth.present, growth.usual
-    found: F64 = np.zeros(len(present))
-    for window_ms in np.unique(growth.window_ms[np.isfinite(growth.window_ms)]).tolist():
-        ahead_ms = min(window_ms, growth.left_ms)
-        rate = rate_to_come(present, usual, growth.evidence, ahead_ms)
-        np.copyto(found, rate, where=growth.window_ms == window_ms)
-    return found
+    exposure = np.where(growth.windowed, within, open_end)
+    return np.maximum(growth.worth * exposure, 0.0)
 
 
 def _missed(growth: Growth, old: F64, age_ms: F64) -> F64:
     """The exposure of `old` rows of a windowed join, spilled `age_ms` ago, to those in memory,
     which came since; all (g,)."""
-    since_ms = np.maximum(age_ms, 1.0)
+    # Of those nothing has expired: once it has, the generation comes back no more.
+    since_ms = np.clip(age_ms, 1.0, np.maximum(growth.window_ms, 1.0))
     nothing = np.zeros(len(old))
-    return _within(growth, old, nothing, nothing, growth.rows / since_ms, since_ms)
+    return _within(
+        growth, old, np.maximum(age_ms - since_ms, 0.0), nothing, growth.rows / since_ms, since_ms
+    )
 
 
 def _within(
-    growth: Growth, old: F64, age_ms: F64, young: F64, rate: F64, left_ms: F64 | float
+    growth: Growth,
+    old: F64,
+    age_ms: F64,
+    young: F64,
+    rate: F64,
+    left_ms: F64 | None = None,
 ) -> F64:
     """The exposure of `old` rows of a windowed join, of which the youngest is `age_ms` old, to
-    those that come at a `rate` in the time `left_ms`, beside `young` rows; all (g,). Anything where
-    there is no window."""
-    m = growth.inputs.astype(np.float64)
-    if not np.isfinite(growth.window_ms).any():
+    those that come at a `rate` in the time `left_ms` (None: till the end), beside `young` rows; all
+    (g,). Anything where there is no window."""
+    m = _floats(growth.inputs)
+    if not growth.windowed.any():
         return np.zeros(len(m))
-    window_ms = np.where(np.isfinite(growth.window_ms), growth.window_ms, 1.0)
+    left_ms = np.full(len(m), growth.left_ms) if left_ms is None else left_ms
+    window_ms = np.where(growth.windowed, growth.window_ms, 1.0)
     until_ms = np.maximum(np.minimum(window_ms - age_ms, left_ms), 0.0)
     found: F64 = np.zeros(len(m))
     for at, weight in zip(_NODES.tolist(), _WEIGHTS.tolist(), strict=True):
@@ -218,31 +254,3 @@ def _in_window(rows: F64, rate: F64, window_ms: F64, age_ms: F64) -> F64:
     span_ms = np.clip(rows / np.maximum(rate, 1e-12), 1.0, np.maximum(window_ms, 1.0))
     found: F64 = rows * np.clip((window_ms - age_ms) / span_ms, 0.0, 1.0)
     return found
-
-
-def _sigma(growth: Growth) -> F64:
-    """Results for each unit of exposure of each group, (g,). One result of its join's average is
-    added."""
-    powers = growth.exposure_norm ** growth.inputs.astype(np.float64)
-    results = growth.session_results.astype(np.float64)
-    given, whole = (_by_join(growth.join, each) for each in (results, powers))
-    found: F64 = np.zeros(len(powers))
-    # sigma = (results + 1) / (powers + 1 / average), where the join has given anything.
-    known = (given > 0) & (whole > 0)
-    np.divide((results + 1) * given, powers * given + whole, out=found, where=known)
-    return found
-
-
-def _final_results(growth: Growth) -> F64:
-    """Results of the root for each one of the group's join, (g,); 1 where that is not known."""
-    given = _by_join(growth.join, growth.session_results.astype(np.float64))
-    final = given[growth.join == growth.join.max(initial=0)].max(initial=0.0)
-    found: F64 = np.ones(len(given))
-    np.divide(final, given, out=found, where=(given > 0) & (final > 0))
-    return found
-
-
-def _by_join(join: I64, values: F64) -> F64:
-    """The sum of its join's values, for each group, (g,)."""
-    each: F64 = np.bincount(join, weights=values, minlength=1)[join].astype(np.float64)
-    return each

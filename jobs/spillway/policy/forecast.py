@@ -36,7 +36,6 @@ import numpy.typing as npt
 
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
-Bool = npt.NDArray[np.bool_]
 
 NEAR_MS = 150_000
 """A profile's rate at a time is that from so long before to so long after it."""
@@ -96,13 +95,10 @@ class Forecast:
     left_ms: float
     """Until today's session ends."""
 
-    def of(self, groups: Bool) -> Forecast:
-        """With nothing of other groups than these, bool (g,)."""
+    def of(self, groups: I64) -> Forecast:
+        """For some of the groups, by their indices (k,)."""
         return replace(
-            self,
-            to_come=np.where(groups, self.to_come, 0.0),
-            rate=np.where(groups, self.rate, 0.0),
-            usual=np.where(groups, self.usual, 0.0),
+            self, to_come=self.to_come[groups], rate=self.rate[groups], usual=self.usual[groups]
         )
 
 

@@ -92,11 +92,14 @@ def choose_returns(
     limits: Limits,
     policy: str,
     *,
+    victims: str,
+    context: VictimContext,
+    level: I64 | None = None,
     to_come_bytes: int,
-    seed: int,
 ) -> dict[str, Bool]:
     """Groups whose newest spilled generation comes back: per session with any, bool (g,).
 
+    `victims`, `context`, `level`: as of `choose_victims`, for what leaves in any case stays away.
     `to_come_bytes`: by which memory is expected to grow until the session ends.
     """
     if limits.forced_bytes or limits.short_bytes:
@@ -106,7 +109,7 @@ def choose_returns(
     size, loss = _of_all(figures, "bytes"), _of_all(figures, "loss")
     memory = int(size.sum())
     by_rule, free = limits.by_rule(memory), limits.bound_bytes - memory
-    order = np.argsort(loss / np.maximum(size, 1), kind="stable")
+    order = _in_order(figures, victims, context, level)
     leaving = np.zeros(len(size), dtype=np.bool_)
     leaving[order] = (np.cumsum(size[order]) - size[order] < by_rule) & (size[order] > 0)
     most = min(by_rule if by_rule else max(free, 0), RETURN_BYTES)
@@ -127,7 +130,7 @@ def choose_returns(
         wanted_bytes=most // 2,
         most_bytes=min(most, (limits.room_bytes - brought) // 2),
         spare_bytes=max(free - to_come_bytes, 0),
-        seed=seed,
+        seed=context.seed,
     )
     return {name: mine for name, mine in _by_session(figures, found).items() if mine.any()}
 
@@ -169,24 +172,9 @@ def choose_victims(
     overflow = int(intake.sum()) - max(limits.room_bytes, 0)
     freed = kept_to = 0
     if freed < max(wanted, limits.short_bytes) or overflow > 0:
-        merged = GroupFigures(
-            size,
-            np.concatenate([figures[s].counters.results for s in sessions]),
-            np.concatenate([figures[s].counters.last_used_ms for s in sessions]),
-            loss=_of_all(figures, "loss"),
-        )
-        if level is not None:
-            merged = replace(
-                merged,
-                level=np.tile(level, len(sessions)),
-                final_results=np.concatenate([figures[s].counters.final_results for s in sessions]),
-                downstream_bytes=np.concatenate(
-                    [figures[s].counters.downstream_bytes for s in sessions]
-                ),
-            )
         none: Bool = np.zeros(len(size) // len(sessions), dtype=np.bool_)
         back = np.concatenate([returned.get(s, none) for s in sessions])
-        order = victim_order(policy, merged, context)
+        order = _in_order(figures, policy, context, level)
         for group in [*order[~back[order]].tolist(), *order[back[order]].tolist()]:
             by_rule_too = freed < wanted and not back[group]
             for_room = freed < limits.short_bytes or (overflow > 0 and intake[group] > 0)
@@ -197,6 +185,27 @@ def choose_victims(
             freed += int(size[group])
             overflow -= int(intake[group])
     return Victims(_by_session(figures, chosen), freed - kept_to)
+
+
+def _in_order(
+    figures: Mapping[str, Figures], policy: str, context: VictimContext, level: I64 | None
+) -> I64:
+    """All sessions' groups, one session after the other: their indices, first victim first."""
+    counters = [each.counters for each in figures.values()]
+    merged = GroupFigures(
+        _of_all(figures, "bytes"),
+        np.concatenate([each.results for each in counters]),
+        np.concatenate([each.last_used_ms for each in counters]),
+        loss=_of_all(figures, "loss"),
+    )
+    if level is not None:
+        merged = replace(
+            merged,
+            level=np.tile(level, len(figures)),
+            final_results=np.concatenate([each.final_results for each in counters]),
+            downstream_bytes=np.concatenate([each.downstream_bytes for each in counters]),
+        )
+    return victim_order(policy, merged, context)
 
 
 def rows_of(session: SessionState, segments: Segments, wanted: Bool) -> list[list[Rows]]:
