@@ -21,6 +21,7 @@ from spillway.engine.state.kept import KEPT_FIELDS, KeptGenerations
 from spillway.engine.state.statefiles import FIGURES_SCHEMA
 from spillway.engine.statistics import Counters, Figures, figures_table
 from spillway.policy.automatic import reactivation_for
+from spillway.policy.expected import Gain
 from spillway.policy.reactivation import MARGIN, POLICIES, Candidates, Residents, returning
 from spillway.policy.victims import VictimContext
 from spillway_schemas.journal import KEPT_GENERATIONS, FileRecord, Prefix, SlotReport
@@ -38,7 +39,14 @@ def test_the_settings_offer_each_policy() -> None:
     assert reactivation_for("automatic", "productivity") == "off"
     assert reactivation_for("random", "productivity") == "random"
     with pytest.raises(ValueError, match=r"^unknown policy 'x': use one of expected-gain, "):
-        returning("x", residents([1]), candidates([1], [1.0]), wanted_bytes=1, most_bytes=1)
+        returning(
+            "x",
+            residents([1]),
+            candidates([1], [1.0]),
+            wanted_bytes=1,
+            most_bytes=1,
+            most_read_bytes=1,
+        )
 
 
 def residents(size: list[int], loss: list[float] | None = None, leaving: Any = ()) -> Residents:
@@ -52,14 +60,19 @@ def candidates(
     gain: list[float],
     at_once: list[float] | None = None,
     at_ms: list[int] | None = None,
+    stays: list[float] | None = None,
 ) -> Candidates:
     times = np.zeros(len(size), dtype=np.int64) if at_ms is None else np.array(at_ms)
     once = np.array(at_once or [0.0] * len(size))
-    return Candidates(np.array(size), np.array(gain), once, times)
+    left = np.array(size) * 1.0 if stays is None else np.array(stays)
+    return Candidates(np.array(size), left, np.array(gain), once, times)
 
 
-def back(*who: Any, wanted: int = 100, most: int = 100, spare: int = 0, policy: str = "") -> Any:
+def back(
+    *who: Any, wanted: int = 100, most: int = 100, spare: int = 0, read: int = 999, policy: str = ""
+) -> Any:
     sizes = {"wanted_bytes": wanted, "most_bytes": most, "spare_bytes": spare, "seed": 5}
+    sizes["most_read_bytes"] = read
     return np.flatnonzero(returning(policy or "expected-gain", *who, **sizes)).tolist()
 
 
@@ -108,6 +121,26 @@ def test_what_is_too_large_keeps_nothing_behind_it_away() -> None:
     assert back(held, candidates([10, 10, 10], [9.0, 9.0, 9.0], [5e5, 1.0, 0.0])) == [0, 2]
 
 
+@pytest.mark.parametrize("policy", ["expected-gain", "rotation"])
+def test_what_has_left_its_window_takes_no_room(policy: str) -> None:
+    held = residents([50, 50], [50.0, 500.0])
+    aged = candidates([40, 40], [300.0, 200.0], at_ms=[1, 2], stays=[30.0, 10.0])
+    assert back(held, aged, policy=policy, wanted=41, most=40) == [0, 1]
+    assert len(back(held, aged, policy=policy, wanted=41, most=39)) == 1
+    assert len(back(held, aged, policy=policy, read=80)) == 2
+    assert len(back(held, aged, policy=policy, read=79)) == 1, "but all of it is read"
+    assert back(held, aged, policy=policy, read=39) == []
+
+
+def test_what_is_worth_a_byte_is_worth_it_for_those_that_stay() -> None:
+    held = residents([50, 0], [50.0, 0.0])
+    aged = candidates([40, 40], [20.0, 20.0], stays=[10.0, 40.0])
+    assert back(held, aged) == [0]
+    gone = candidates([40, 0], [1e-3, 0.0], stays=[0.0, 0.0])
+    assert back(held, gone) == [], "what stays is counted as a byte at the least"
+    assert back(residents([50, 0], [1e-3, 0.0]), gone) == [0]
+
+
 def test_spilled_groups_take_turns() -> None:
     """Whatever they are worth, the one that was spilled longest ago first."""
     held = residents([5, 5, 5, 5], [9.0] * 4)
@@ -138,27 +171,29 @@ def test_no_choice_is_better_than_what_comes_back(seed: int) -> None:
     draw = np.random.default_rng(seed)
     n = int(draw.integers(1, 9))
     held = Residents(draw.integers(0, 9, n), draw.random(n) * 20, draw.random(n) < 0.2)
-    spilled = Candidates(
-        draw.integers(0, 9, n), draw.random(n) * 90, np.zeros(n), np.zeros(n, np.int64)
-    )
+    size, none = draw.integers(0, 9, n), np.zeros(n)
+    left = size * draw.integers(0, 9, n) / 8
+    spilled = Candidates(size, left, draw.random(n) * 90, none, np.zeros(n, np.int64))
     wanted, most, spare = draw.integers(0, 30, 3).tolist()
+    most_read = int(draw.integers(0, 60))
     stays = [g for g in range(n) if held.bytes[g] and not held.leaving[g]]
     stays.sort(key=lambda g: held.loss[g] / held.bytes[g])
-    able = [g for g in range(n) if 0 < spilled.bytes[g] <= most and not held.leaving[g]]
-    able.sort(key=lambda g: -spilled.gain[g] / spilled.bytes[g])
-    found, taken = [], 0
+    able = [g for g in range(n) if spilled.bytes[g] and not held.leaving[g]]
+    able = [g for g in able if left[g] <= most and size[g] <= most_read]
+    able.sort(key=lambda g: -spilled.gain[g] / max(left[g], 1))
+    found, taken, read = [], 0.0, 0
     for g in able:
-        size = int(spilled.bytes[g])
-        need, price = taken + size - spare, 0.0
+        need, price = taken + left[g] - spare, 0.0
         for other in stays:
             if need > 0:
                 price, need = held.loss[other] / held.bytes[other], need - int(held.bytes[other])
-        value = spilled.gain[g] / size
-        fits = taken < wanted and taken + size <= most and need <= 0
-        if fits and value > MARGIN * price:
+        fits = taken < wanted and taken + left[g] <= most and need <= 0
+        fits = fits and read + size[g] <= most_read
+        if fits and spilled.gain[g] / max(left[g], 1) > MARGIN * price:
             found.append(g)
-            taken += size
-    assert back(held, spilled, wanted=wanted, most=most, spare=spare) == sorted(found)
+            taken, read = taken + left[g], read + size[g]
+    chosen = back(held, spilled, wanted=wanted, most=most, spare=spare, read=most_read)
+    assert chosen == sorted(found)
 
 
 # --- what a slot remembers
@@ -262,12 +297,15 @@ def test_void_is_what_a_cut_that_was_taken_back_wrote(
 # --- the rule of a spill, and a step
 
 
-def figures_of(sizes: list[int], kept: KeptGenerations, gain: list[float] | None) -> Figures:
+def figures_of(
+    sizes: list[int], kept: KeptGenerations, gain: list[float] | None, stays: float = 1.0
+) -> Figures:
     size = np.array(sizes)
     figures = Figures(size[None], size, size * 0, Counters.zeros(len(sizes)), size * 1.0, kept)
     if gain is None:
         return figures
-    return replace(figures, gain=np.array(gain), at_once=np.zeros(len(gain)))
+    nothing = np.zeros(len(gain))
+    return replace(figures, gain=Gain(np.array(gain), nothing, nothing + stays))
 
 
 def returned(
@@ -276,11 +314,12 @@ def returned(
     to_come: int = 10**6,
     victims: str = "expected-loss",
     loss: list[float] | None = None,
+    stays: float = 1.0,
     **more: int,
 ) -> Any:
     facts = {"budget_bytes": 1_000, "room_bytes": 10_000, **more}
     limits = Limits(threshold=0.5, fraction=0.2, **facts)
-    figures = figures_of(sizes, with_cuts(len(sizes), [*range(len(sizes))]), gain)
+    figures = figures_of(sizes, with_cuts(len(sizes), [*range(len(sizes))]), gain, stays)
     figures = figures if loss is None else replace(figures, loss=np.array(loss))
     found = choose_returns(
         {DAY: figures, "b": figures_of([0] * len(sizes), KeptGenerations.none(), None)},
@@ -314,6 +353,12 @@ def test_what_leaves_in_any_case_does_not_come_back() -> None:
     sizes, loss = [10, 10, 10, 110, 120, 250], [90.0, 90.0, 90.0, 11.0, 24.0, 75.0]
     assert returned(sizes, gain, loss=loss) == [4, 5], "group 3 leaves, at a tenth a byte"
     assert returned(sizes, gain, loss=loss, victims="largest") == [3, 4]
+
+
+def test_half_of_it_is_what_stays_in_memory() -> None:
+    gain, sizes = [0.0, 0.0, 0.0, 900.0, 800.0, 700.0, 600.0, 500.0], [200, *[50] * 7]
+    assert returned(sizes, gain) == [3, 4]
+    assert returned(sizes, gain, stays=0.5) == [3, 4, 5, 6]
 
 
 def test_without_a_spill_half_of_what_is_free_may_come_back() -> None:

@@ -27,8 +27,8 @@ from benchmarks.window_memory import (
 from spillway.engine import step
 from spillway.engine.groups import I64, Bool
 from spillway.engine.spill.spilling import choose_returns
-from spillway.engine.statistics import F64, Figures
-from spillway.policy.expected import Growth, expected_gain
+from spillway.engine.statistics import Figures
+from spillway.policy.expected import Gain, Growth, expected_gain
 from spillway.policy.reactivation import DEFAULT_REACTIVATION
 from spillway.policy.victims import DEFAULT_VICTIMS
 
@@ -72,17 +72,17 @@ def test_a_run_that_lacks_memory_lacks_results_and_none_is_wrong(
     at_once = later = 0.0
     ages: list[int] = []
 
-    def gained(growth: Growth, back: I64, age_ms: I64) -> tuple[F64, F64]:
+    def gained(growth: Growth, back: I64, age_ms: I64) -> Gain:
         ages.extend(age_ms[back > 0].tolist())
         return expected_gain(growth, back, age_ms)
 
     def watched(figures: dict[str, Figures], *args: Any, **named: Any) -> dict[str, Bool]:
         nonlocal at_once, later
         for each in figures.values():
-            if each.gain is not None and each.at_once is not None:
-                assert (each.gain >= each.at_once).all(), "what comes at once is part of it"
-                at_once += float(each.at_once.sum())
-                later += float((each.gain - each.at_once).sum())
+            if (gain := each.gain) is not None:
+                assert (gain.results >= gain.at_once).all(), "what comes at once is part of it"
+                at_once += float(gain.at_once.sum())
+                later += float((gain.results - gain.at_once).sum())
         return choose_returns(figures, *args, **named)
 
     monkeypatch.setattr(step, "choose_returns", watched)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import inf
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from spillway.engine.groups import I64, GroupMap
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.statistics import Counters, rates
-from spillway.policy.expected import Growth
+from spillway.policy.expected import Gain, Growth
 from spillway.policy.forecast import Forecast
 from spillway_schemas.hash_space import join_numbers
 
@@ -87,3 +87,8 @@ def of_all(values: F64, own: I64, groups: int) -> F64:
     found: F64 = np.zeros(groups)
     found[own] = values
     return found
+
+
+def gain_of_all(gain: Gain, own: I64, groups: int) -> Gain:
+    """The same of what a return brings."""
+    return Gain(*(of_all(getattr(gain, each.name), own, groups) for each in fields(gain)))

@@ -25,7 +25,7 @@ from spillway.engine.state.arrangement import Segments, SessionState
 from spillway.engine.state.kept import KeptGenerations
 from spillway.engine.state.statefiles import FIGURES_SCHEMA
 from spillway.policy.arrivals import ARRIVALS_HALF_LIFE_MS, HORIZONS_MS, TAU_MS, looked_back
-from spillway.policy.expected import met, reunited
+from spillway.policy.expected import Gain, met, reunited
 from spillway.policy.sampling import SlotFigures
 from spillway_schemas.journal import Prefix
 
@@ -181,11 +181,9 @@ class Figures:
     """Results that the session would have fewer at run time were the group spilled now."""
     kept: KeptGenerations = field(default_factory=KeptGenerations.none)
     """Spilled generations that may come back."""
-    gain: F64 | None = None
-    """Results that the session would have more at run time were the newest of them brought back
-    now; None: nothing may come back."""
-    at_once: F64 | None = None
-    """Of these, about how many come in this epoch."""
+    gain: Gain | None = None
+    """What there would be of the newest of them were they brought back now; None: nothing may come
+    back."""
     hot: dict[int, tuple[str, int]] = field(default_factory=dict)
     """Of the largest groups, the key with the most rows, and how many."""
 
@@ -230,8 +228,8 @@ class Figures:
         # that came evenly, as many as the mean of both have met everything.
         back = (newest.rows * returned + came.rows.sum(axis=0)) / 2
         loss = self.loss
-        if self.gain is not None and self.at_once is not None:
-            loss = loss + (self.gain - self.at_once) * returned
+        if self.gain is not None:
+            loss = loss + (self.gain.results - self.gain.at_once) * returned
         counters = replace(
             before,
             results=before.results + newest.results * returned + results,

@@ -34,7 +34,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,7 +42,7 @@ import pyarrow.compute as pc
 
 from spillway.engine.expiry import greatest_by_group, still_needed, take_expired
 from spillway.engine.groups import I64, Bool
-from spillway.engine.growth import GroupJoins, growth_of, of_all
+from spillway.engine.growth import GroupJoins, gain_of_all, growth_of, of_all
 from spillway.engine.hotkeys import hot_keys
 from spillway.engine.intake import NOT_GIVEN, Intake, merge_bounded, take_in
 from spillway.engine.join.kernel import Joined, Rows, join_batches
@@ -465,18 +464,18 @@ class _Step:
             rows = sizes.rows.sum(axis=0)
             forecast = task.forecasts.get(name)
             groups = np.flatnonzero(own)
-            among = partial(of_all, own=groups, groups=len(task.groups))
             growth = growth_of(
                 rows, counters, self.joins, groups, task.now_ms, evidence, left_ms, forecast
             )
             kept = KeptGenerations.known(self.known_figures, name, task.groups)
             kept = kept.without(~own | self._wrote_expired(name))
-            gain = at_once = None
+            gain = None
             if task.reactivation != "off":
                 newest = kept.newest(len(task.groups))
                 if len(kept.group):
                     age_ms = task.now_ms - newest.at_ms[groups]
-                    gain, at_once = map(among, expected_gain(growth, newest.rows[groups], age_ms))
+                    found = expected_gain(growth, newest.rows[groups], age_ms)
+                    gain = gain_of_all(found, groups, len(task.groups))
                 known, known_bytes = rows.sum(), sizes.bytes.sum()
                 if not known:
                     known, known_bytes = newest.rows.sum(), newest.bytes.sum()
@@ -487,10 +486,9 @@ class _Step:
                 sizes.bytes,
                 sizes.intake_bytes,
                 counters,
-                among(expected_loss(growth)),
+                of_all(expected_loss(growth), groups, len(task.groups)),
                 kept,
                 gain,
-                at_once,
             )
             self.work += sizes.new_rows + given.results
 

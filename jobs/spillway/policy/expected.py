@@ -174,13 +174,21 @@ def expected_loss(growth: Growth) -> F64:
     return _results(growth, open_end, _within(growth, n, nothing, nothing, growth.rate))
 
 
-def expected_gain(growth: Growth, back: I64, age_ms: I64) -> tuple[F64, F64]:
-    """Results that each group gains at run time when a spilled generation of `back` rows (g,) comes
-    back now, and about how many of them come at once; both float64 (g,), >= 0.
+@dataclass(frozen=True)
+class Gain:
+    """What each group has of a spilled generation that comes back now, float64 (g,), >= 0."""
 
-    At once come those between the generation and what is in memory, which came since. `age_ms`:
-    since it was spilled, (g,).
-    """
+    results: F64
+    """Results that there are more at run time."""
+    at_once: F64
+    """About how many of them come with the merge: those between the generation and what is in
+    memory, which came since."""
+    stays: F64
+    """The part of the generation that stays in memory, 0 to 1: the rest has left the window."""
+
+
+def expected_gain(growth: Growth, back: I64, age_ms: I64) -> Gain:
+    """Of a generation of `back` rows (g,) that was spilled `age_ms` ago, (g,)."""
     m, n, to_come = _floats(growth.inputs), _floats(growth.rows), growth.to_come
     n1, age = _floats(back), _floats(age_ms)
     gain = (n1 + n + to_come) ** m - n1**m - (n + to_come) ** m
@@ -189,7 +197,10 @@ def expected_gain(growth: Growth, back: I64, age_ms: I64) -> tuple[F64, F64]:
     within = missed + _within(growth, n1, age, n, growth.rate)
     at_once = _results(growth, met_now, missed)
     # Rounded, a part may come out greater than the whole.
-    return np.maximum(_results(growth, gain, within), at_once), at_once
+    results = np.maximum(_results(growth, gain, within), at_once)
+    window_ms = np.where(growth.windowed, growth.window_ms, 1.0)
+    left = _in_window(n1, growth.present, window_ms, age) / np.maximum(n1, 1.0)
+    return Gain(results, at_once, np.where(growth.windowed, left, 1.0))
 
 
 def rows_to_come(growth: Growth) -> F64:

@@ -4,10 +4,10 @@ TR-05-04 (4.1) leaves what was spilled to the end. SIGMOD 2006 (4.1) allows the 
 memory becomes available, and does not say which group is first. Here the newest generation of a
 group comes back when it is worth its room: what it is expected to gain for each byte
 (`spillway.policy.expected`) exceeds `MARGIN` times what the groups lose that must leave for it, so
-small errors of the estimates move little. (The bytes are those that were spilled. With a
-window fewer come into memory: what has expired since gives results, and does not stay.) Part of the
-gain comes at once, with the merge. What is left of a silent group then loses little, and it may
-leave again soon.
+small errors of the estimates move little. The bytes are those that stay in memory: what has left
+its window since gives results, and does not stay. So of a windowed join a generation comes back at
+the latest when most of it has left, and costs next to no memory. Part of the gain comes at once,
+with the merge. What is left of a silent group then loses little, and it may leave again soon.
 
 | policy | comes back |
 |---|---|
@@ -59,7 +59,9 @@ class Candidates:
     """What each group may bring back, all (g,)."""
 
     bytes: I64
-    """0: nothing."""
+    """To be read; 0: nothing."""
+    stays: F64
+    """Bytes of them that stay in memory."""
     gain: F64
     at_once: F64
     """Results that it gives in the epoch in which it comes back."""
@@ -74,49 +76,55 @@ def returning(
     *,
     wanted_bytes: int,
     most_bytes: int,
+    most_read_bytes: int,
     most_results: float = MOST_RESULTS,
     spare_bytes: int = 0,
     seed: int = 0,
 ) -> Bool:
     """Groups whose newest spilled generation comes back, bool (g,).
 
-    They come until they are `wanted_bytes` together, never more than `most_bytes`, and never so
-    many that they give `most_results` at once. `spare_bytes`: memory that nobody is expected to ask
-    for until the session ends. Raises ValueError: unknown policy.
+    They come until `wanted_bytes` of them stay together, never more than `most_bytes`; never so
+    many that `most_read_bytes` are read, or that they give `most_results` at once. `spare_bytes`:
+    memory that nobody is expected to ask for until the session ends. Raises ValueError: unknown
+    policy.
     """
     if policy not in POLICIES:
         raise ValueError(f"unknown policy {policy!r}: use one of {', '.join(POLICIES)}")
     found: Bool = np.zeros(len(candidates.bytes), dtype=np.bool_)
-    size = candidates.bytes
-    able = np.flatnonzero((size > 0) & (size <= most_bytes) & ~residents.leaving)
+    size, stays = candidates.bytes, candidates.stays
+    able = np.flatnonzero((size > 0) & ~residents.leaving)
+    able = able[(stays[able] <= most_bytes) & (size[able] <= most_read_bytes)]
     if policy == "off" or not len(able):
         return found
     if policy == "random":
         able = able[np.random.default_rng((seed, 1)).random(len(able)) < 0.5]
-        found[able[np.cumsum(size[able]) <= most_bytes]] = True
+        fits = (np.cumsum(stays[able]) <= most_bytes) & (np.cumsum(size[able]) <= most_read_bytes)
+        found[able[fits]] = True
         return found
     if policy == "rotation":
         able = able[candidates.at_once[able] <= most_results]  # else it is in the way for good
         able = able[np.argsort(candidates.at_ms[able], kind="stable")]
-        before = np.cumsum(size[able]) - size[able]
-        upto, given_at_once = before + size[able], np.cumsum(candidates.at_once[able])
-        fits = (before < wanted_bytes) & (upto <= most_bytes) & (given_at_once <= most_results)
+        upto = np.cumsum(stays[able])
+        fits = (upto - stays[able] < wanted_bytes) & (upto <= most_bytes)
+        fits &= np.cumsum(size[able]) <= most_read_bytes
+        fits &= np.cumsum(candidates.at_once[able]) <= most_results
         found[able[fits]] = True
         return found
-    value = candidates.gain[able] / size[able]
+    value = candidates.gain[able] / np.maximum(stays[able], 1.0)
     order = np.argsort(-value, kind="stable")
     price = Prices(residents)
-    taken, given = 0, 0.0
+    read, taken, given = 0, 0.0, 0.0
     for group, worth in zip(able[order].tolist(), value[order].tolist(), strict=True):
-        mine, results = int(size[group]), float(candidates.at_once[group])
         least = MARGIN * price.of(taken + 1 - spare_bytes)
         if taken >= wanted_bytes or worth <= max(least, 0.0):
             break  # nor are those after it worth more
-        if taken + mine > most_bytes or given + results > most_results:
+        more, reads = taken + float(stays[group]), read + int(size[group])
+        results = given + float(candidates.at_once[group])
+        if more > most_bytes or reads > most_read_bytes or results > most_results:
             continue
-        if worth > MARGIN * price.of(taken + mine - spare_bytes):
+        if worth > MARGIN * price.of(more - spare_bytes):
             found[group] = True
-            taken, given = taken + mine, given + results
+            read, taken, given = reads, more, results
     return found
 
 
@@ -130,7 +138,7 @@ class Prices:
         self._upto = np.cumsum(residents.bytes[stays][order])
         self._each = np.append(each[order], np.inf)
 
-    def of(self, needed: int) -> float:
+    def of(self, needed: float) -> float:
         """The price; infinite: there are not so many bytes."""
         if needed <= 0:
             return 0.0

@@ -6,7 +6,7 @@ threshold), victims by policy; a victim is a (session, group) pair, with all inp
 
 What comes back of spilled generations (`spillway.policy.reactivation`) is about half of what the
 rule spills, at the most, and as much more is spilled for it; where the rule spills nothing, it is
-half of what is free.
+half of what is free. What has left its window since takes no memory, and does not count.
 
 Apart from that rule, rewriting needs room in the folder (`spillway.engine.upkeep`), and the new
 rows that stay must fit beside the files of dead rows that are not rewritten yet. Where they do not,
@@ -28,6 +28,7 @@ from spillway.engine.join.kernel import Rows
 from spillway.engine.state.arrangement import Segments, SessionState
 from spillway.engine.state.runs import merge
 from spillway.engine.statistics import Figures
+from spillway.policy.expected import Gain
 from spillway.policy.reactivation import Candidates, Residents, returning
 from spillway.policy.victims import GroupFigures, VictimContext, victim_order
 from spillway_schemas.journal import Prefix
@@ -112,23 +113,24 @@ def choose_returns(
     order = _in_order(figures, victims, context, level)
     leaving = np.zeros(len(size), dtype=np.bool_)
     leaving[order] = (np.cumsum(size[order]) - size[order] < by_rule) & (size[order] > 0)
-    most = min(by_rule if by_rule else max(free, 0), RETURN_BYTES)
+    most = by_rule if by_rule else max(free, 0)
     brought = int(_of_all(figures, "intake_bytes").sum())
     newest = [each.kept.newest(len(each.bytes)) for each in figures.values()]
-    none = {name: np.zeros(len(each.bytes)) for name, each in figures.items()}
-    gain = [none[name] if f.gain is None else f.gain for name, f in figures.items()]
-    at_once = [none[name] if f.at_once is None else f.at_once for name, f in figures.items()]
+    none = np.zeros(len(size) // len(figures))
+    gains = [each.gain or Gain(none, none, none) for each in figures.values()]
     found = returning(
         policy,
         Residents(size, loss, leaving),
         Candidates(
             np.concatenate([each.bytes for each in newest]),
-            np.concatenate(gain),
-            np.concatenate(at_once),
+            np.concatenate([g.stays * n.bytes for g, n in zip(gains, newest, strict=True)]),
+            np.concatenate([each.results for each in gains]),
+            np.concatenate([each.at_once for each in gains]),
             np.concatenate([each.at_ms for each in newest]),
         ),
         wanted_bytes=most // 2,
         most_bytes=min(most, (limits.room_bytes - brought) // 2),
+        most_read_bytes=RETURN_BYTES,
         spare_bytes=max(free - to_come_bytes, 0),
         seed=context.seed,
     )
