@@ -43,7 +43,6 @@ def test_the_settings_offer_each_policy() -> None:
             "x",
             residents([1]),
             candidates([1], [1.0]),
-            wanted_bytes=1,
             most_bytes=1,
             most_read_bytes=1,
         )
@@ -68,10 +67,8 @@ def candidates(
     return Candidates(np.array(size), left, np.array(gain), once, times)
 
 
-def back(
-    *who: Any, wanted: int = 100, most: int = 100, spare: int = 0, read: int = 999, policy: str = ""
-) -> Any:
-    sizes = {"wanted_bytes": wanted, "most_bytes": most, "spare_bytes": spare, "seed": 5}
+def back(*who: Any, most: int = 100, spare: int = 0, read: int = 999, policy: str = "") -> Any:
+    sizes = {"most_bytes": most, "spare_bytes": spare, "seed": 5}
     sizes["most_read_bytes"] = read
     return np.flatnonzero(returning(policy or "expected-gain", *who, **sizes)).tolist()
 
@@ -102,14 +99,15 @@ def test_memory_that_nobody_asks_for_has_no_price() -> None:
     assert back(held, candidates([10, 20], [2.0, 0.0]), spare=30) == [0], "it gains nothing"
 
 
-def test_as_many_come_as_are_wanted_and_never_more_than_fit() -> None:
+def test_never_more_come_than_fit() -> None:
     held, many = residents([50] * 4), candidates([10, 20, 30, 40], [40.0, 60.0, 60.0, 40.0])
-    assert back(held, many, wanted=10) == [0]
-    assert back(held, many, wanted=11) == [0, 1]
-    assert back(held, many, wanted=60, most=59) == [0, 1]
+    assert back(held, many, most=10) == [0]
+    assert back(held, many, most=29) == [0]
+    assert back(held, many, most=30) == [0, 1]
+    assert back(held, many, most=59) == [0, 1]
     large = candidates([60, 20, 0, 0], [99.0, 1.0, 0.0, 0.0])
     assert back(held, large, most=50) == [1], "too large by itself"
-    assert back(held, many, wanted=0) == []
+    assert back(held, many, most=0) == []
 
 
 def test_what_is_too_large_keeps_nothing_behind_it_away() -> None:
@@ -125,8 +123,8 @@ def test_what_is_too_large_keeps_nothing_behind_it_away() -> None:
 def test_what_has_left_its_window_takes_no_room(policy: str) -> None:
     held = residents([50, 50], [50.0, 500.0])
     aged = candidates([40, 40], [300.0, 200.0], at_ms=[1, 2], stays=[30.0, 10.0])
-    assert back(held, aged, policy=policy, wanted=41, most=40) == [0, 1]
-    assert len(back(held, aged, policy=policy, wanted=41, most=39)) == 1
+    assert back(held, aged, policy=policy, most=40) == [0, 1]
+    assert len(back(held, aged, policy=policy, most=39)) == 1
     assert len(back(held, aged, policy=policy, read=80)) == 2
     assert len(back(held, aged, policy=policy, read=79)) == 1, "but all of it is read"
     assert back(held, aged, policy=policy, read=39) == []
@@ -145,11 +143,11 @@ def test_spilled_groups_take_turns() -> None:
     """Whatever they are worth, the one that was spilled longest ago first."""
     held = residents([5, 5, 5, 5], [9.0] * 4)
     spilled = candidates([3, 3, 3, 3], [0.0, 9.0, 0.0, 0.0], at_ms=[40, 30, 10, 20])
-    assert back(held, spilled, policy="rotation", wanted=6) == [2, 3]
-    assert back(held, spilled, policy="rotation", wanted=7) == [1, 2, 3]
-    assert back(held, spilled, policy="rotation", wanted=100, most=7) == [2, 3]
+    assert back(held, spilled, policy="rotation", most=6) == [2, 3]
+    assert back(held, spilled, policy="rotation", most=8) == [2, 3]
+    assert back(held, spilled, policy="rotation", most=9) == [1, 2, 3]
     leaving = residents([5, 5, 5, 5], [9.0] * 4, [2])
-    assert back(leaving, spilled, policy="rotation", wanted=6) == [1, 3]
+    assert back(leaving, spilled, policy="rotation", most=6) == [1, 3]
     dear = candidates([3, 3, 3], [0.0] * 3, [3e5, 1e5, 3e5], at_ms=[1, 2, 3])
     assert back(residents([5] * 3), dear, policy="rotation") == [0, 1]
 
@@ -174,7 +172,7 @@ def test_no_choice_is_better_than_what_comes_back(seed: int) -> None:
     size, none = draw.integers(0, 9, n), np.zeros(n)
     left = size * draw.integers(0, 9, n) / 8
     spilled = Candidates(size, left, draw.random(n) * 90, none, np.zeros(n, np.int64))
-    wanted, most, spare = draw.integers(0, 30, 3).tolist()
+    most, spare = draw.integers(0, 30, 2).tolist()
     most_read = int(draw.integers(0, 60))
     stays = [g for g in range(n) if held.bytes[g] and not held.leaving[g]]
     stays.sort(key=lambda g: held.loss[g] / held.bytes[g])
@@ -187,12 +185,12 @@ def test_no_choice_is_better_than_what_comes_back(seed: int) -> None:
         for other in stays:
             if need > 0:
                 price, need = held.loss[other] / held.bytes[other], need - int(held.bytes[other])
-        fits = taken < wanted and taken + left[g] <= most and need <= 0
+        fits = taken + left[g] <= most and need <= 0
         fits = fits and read + size[g] <= most_read
         if fits and spilled.gain[g] / max(left[g], 1) > MARGIN * price:
             found.append(g)
             taken, read = taken + left[g], read + size[g]
-    chosen = back(held, spilled, wanted=wanted, most=most, spare=spare, read=most_read)
+    chosen = back(held, spilled, most=most, spare=spare, read=most_read)
     assert chosen == sorted(found)
 
 
@@ -333,18 +331,18 @@ def returned(
     return np.flatnonzero(found[DAY]).tolist() if found else []
 
 
-def test_half_of_what_a_spill_takes_may_come_back() -> None:
+def test_as_much_as_a_spill_takes_may_come_back() -> None:
     """Group g had 8 g bytes in the generation that was spilled."""
     gain = [0.0, 0.0, 0.0, 900.0, 800.0, 700.0, 600.0, 500.0, 400.0]
     sizes = [200, 50, 50, 50, 50, 50, 50, 50, 50]
-    assert returned(sizes, gain) == [3, 4, 5], "the rule takes 120, half is 60; 24 + 32 + 40"
+    assert returned(sizes, gain) == [3, 4, 5], "the rule takes 120; 24 + 32 + 40"
     assert returned(sizes, None) == []
     assert returned(sizes, gain, forced_bytes=1) == [], "who forces a spill wants the memory"
     assert returned(sizes, gain, short_bytes=1) == [], "nor while upkeep wants room"
     assert returned(sizes, gain, room_bytes=50) == [3], "half of the room is 25"
     assert returned(sizes, gain, room_bytes=0) == []
     empty = [150, 410, 0, 0, 0, 0, 0, 0, 0]
-    assert returned(empty, gain) == [3, 4], "without a row in memory, too; 112 leave"
+    assert returned(empty, gain) == [3, 4, 5], "without a row in memory, too; 112 leave"
 
 
 def test_what_leaves_in_any_case_does_not_come_back() -> None:
@@ -355,15 +353,16 @@ def test_what_leaves_in_any_case_does_not_come_back() -> None:
     assert returned(sizes, gain, loss=loss, victims="largest") == [3, 4]
 
 
-def test_half_of_it_is_what_stays_in_memory() -> None:
+def test_as_much_of_it_stays_in_memory() -> None:
     gain, sizes = [0.0, 0.0, 0.0, 900.0, 800.0, 700.0, 600.0, 500.0], [200, *[50] * 7]
-    assert returned(sizes, gain) == [3, 4]
-    assert returned(sizes, gain, stays=0.5) == [3, 4, 5, 6]
+    assert returned(sizes, gain) == [3, 4, 5]
+    assert returned(sizes, gain, stays=0.5) == [3, 4, 5, 6, 7]
 
 
-def test_without_a_spill_half_of_what_is_free_may_come_back() -> None:
+def test_without_a_spill_as_much_as_is_free_may_come_back() -> None:
     gain = [0.0, 0.0, 0.0, 900.0, 800.0, 700.0]
-    assert returned([100, 100, 50, 50, 50, 50], gain) == [3, 4], "100 are free: 24 + 32"
+    assert returned([100, 100, 50, 50, 50, 50], gain) == [3, 4, 5], "100 are free: 24 + 32 + 40"
+    assert returned([100, 110, 50, 50, 50, 50], gain) == [3, 4], "90 are free"
     assert returned([100, 100, 100, 50, 50, 50], gain) == [3], "50 are free"
     assert returned([100, 100, 100, 50, 50, 100], gain) == []
     little = [0.0, 0.0, 0.0, 3.0, 3.0, 3.0]

@@ -74,7 +74,6 @@ def returning(
     residents: Residents,
     candidates: Candidates,
     *,
-    wanted_bytes: int,
     most_bytes: int,
     most_read_bytes: int,
     most_results: float = MOST_RESULTS,
@@ -83,10 +82,9 @@ def returning(
 ) -> Bool:
     """Groups whose newest spilled generation comes back, bool (g,).
 
-    They come until `wanted_bytes` of them stay together, never more than `most_bytes`; never so
-    many that `most_read_bytes` are read, or that they give `most_results` at once. `spare_bytes`:
-    memory that nobody is expected to ask for until the session ends. Raises ValueError: unknown
-    policy.
+    Of them stay `most_bytes` together at the most; nor are more than `most_read_bytes` read, or
+    `most_results` given at once. `spare_bytes`: memory that nobody is expected to ask for until the
+    session ends. Raises ValueError: unknown policy.
     """
     if policy not in POLICIES:
         raise ValueError(f"unknown policy {policy!r}: use one of {', '.join(POLICIES)}")
@@ -104,9 +102,7 @@ def returning(
     if policy == "rotation":
         able = able[candidates.at_once[able] <= most_results]  # else it is in the way for good
         able = able[np.argsort(candidates.at_ms[able], kind="stable")]
-        upto = np.cumsum(stays[able])
-        fits = (upto - stays[able] < wanted_bytes) & (upto <= most_bytes)
-        fits &= np.cumsum(size[able]) <= most_read_bytes
+        fits = (np.cumsum(stays[able]) <= most_bytes) & (np.cumsum(size[able]) <= most_read_bytes)
         fits &= np.cumsum(candidates.at_once[able]) <= most_results
         found[able[fits]] = True
         return found
@@ -116,7 +112,7 @@ def returning(
     read, taken, given = 0, 0.0, 0.0
     for group, worth in zip(able[order].tolist(), value[order].tolist(), strict=True):
         least = MARGIN * price.of(taken + 1 - spare_bytes)
-        if taken >= wanted_bytes or worth <= max(least, 0.0):
+        if worth <= max(least, 0.0):
             break  # nor are those after it worth more
         more, reads = taken + float(stays[group]), read + int(size[group])
         results = given + float(candidates.at_once[group])

@@ -4,9 +4,9 @@ Model: memory of a slot = bytes of its live rows, the epoch's included. Above `t
 budget the slot spills `fraction` of its memory (more when that would not bring it below the
 threshold), victims by policy; a victim is a (session, group) pair, with all inputs.
 
-What comes back of spilled generations (`spillway.policy.reactivation`) is about half of what the
-rule spills, at the most, and as much more is spilled for it; where the rule spills nothing, it is
-half of what is free. What has left its window since takes no memory, and does not count.
+What comes back of spilled generations (`spillway.policy.reactivation`) is as much as the rule
+spills, at the most, and as much more is spilled for it; where the rule spills nothing, it is no
+more than what is free. What has left its window since takes no memory, and does not count.
 
 Apart from that rule, rewriting needs room in the folder (`spillway.engine.upkeep`), and the new
 rows that stay must fit beside the files of dead rows that are not rewritten yet. Where they do not,
@@ -128,7 +128,6 @@ def choose_returns(
             np.concatenate([each.at_once for each in gains]),
             np.concatenate([each.at_ms for each in newest]),
         ),
-        wanted_bytes=most // 2,
         most_bytes=min(most, (limits.room_bytes - brought) // 2),
         most_read_bytes=RETURN_BYTES,
         spare_bytes=max(free - to_come_bytes, 0),
