@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,19 @@ import pyarrow as pa
 import pytest
 
 from spillway.decode import compile_query
-from spillway.engine.expiry import greatest_by_group, still_needed, take_expired
+from spillway.engine.expiry import (
+    LEAST_KEPT,
+    greatest_by_group,
+    part_kept,
+    still_needed,
+    take_expired,
+)
 from spillway.engine.groups import GroupMap
 from spillway.engine.join.kernel import Rows
 from spillway.engine.state.arrangement import Drops, SessionState
 from spillway.engine.state.slices import are_over, by_slice, is_over, sliced
+from spillway.policy.arrivals import NO_EVIDENCE
+from spillway.policy.expected import Growth
 from spillway_schemas.hash_space import spaces
 from spillway_schemas.journal import Prefix
 from spillway_schemas.query import query_of
@@ -37,6 +46,17 @@ window = "80 seconds"
 inputs = ["ab", "c"]
 on = ["k"]
 window = "40 seconds"
+[results]
+columns = []
+"""
+OPEN = """
+[streams.a]
+fields = { k = "int" }
+[streams.b]
+fields = { k = "int" }
+[join]
+inputs = ["a", "b"]
+on = ["k"]
 [results]
 columns = []
 """
@@ -144,3 +164,28 @@ def test_a_cut_knows_the_greatest_time_of_each_group() -> None:
     assert (found // SECOND).tolist()[:3] == [6, 7, 3]
     untimed = greatest_by_group(GROUPS, pieces, [False] * 4)
     assert len(set(untimed.tolist())) == 1
+
+
+def test_a_generation_is_kept_until_the_watermark_has_passed_its_slices() -> None:
+    """Of the root: a window of 40 s, slices of 10 s, and the watermark lags by 5 s."""
+    back, age_s = np.array([40, 40, 40, 10, 0]), np.array([15, 35, 54, 50, 35])
+    five = np.zeros(5)
+    growth = Growth(
+        rows=back,
+        present=five + 1e-3,
+        usual=five + 1e-3,
+        exposure_norm=five,
+        session_results=back,
+        join=back * 0 + 1,
+        root=1,
+        inputs=back * 0 + 2,
+        window_ms=five + 40_000,
+        left_ms=0.0,
+        evidence=NO_EVIDENCE,
+        came=back,
+    )
+    found = part_kept(SPEC, growth, back, age_s * 1_000, 5_000.0)
+    assert found.tolist() == [1, 0.5, LEAST_KEPT, 0.5, 1]
+    assert part_kept(SPEC, growth, back, age_s * 1_000, inf).tolist() == [1] * 5
+    open_end = compile_query(query_of(parse_toml(OPEN, Path("q.toml")))).spec
+    assert part_kept(open_end, growth, back, age_s * 1_000, 0.0).tolist() == [1] * 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from spillway.engine import step
 from spillway.engine.groups import I64, Bool
 from spillway.engine.spill.spilling import choose_returns
 from spillway.engine.statistics import Figures
+from spillway.engine.task import StepTask
 from spillway.policy.expected import Gain, Growth, expected_gain
 from spillway.policy.reactivation import DEFAULT_REACTIVATION
 from spillway.policy.victims import DEFAULT_VICTIMS
@@ -105,6 +107,45 @@ def test_a_run_that_lacks_memory_lacks_results_and_none_is_wrong(
     epoch_ms, day_ms = window_memory.EPOCH_S * 1_000, window_memory.DAY_S * 1_000
     assert (min(ages), max(ages) <= day_ms) == (epoch_ms, True), "since it was spilled"
     assert len(more.pairs) > 1.1 * len(less.pairs)
+
+
+@pytest.mark.parametrize("late_s", [pytest.param(0, marks=pytest.mark.server), 300])
+def test_what_comes_back_takes_the_memory_that_it_was_expected_to(
+    late_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows stay for a window, a slice and while the watermark lags. Memory is never passed."""
+    monkeypatch.setattr(window_memory, "WINDOW_S", 200)
+    expected, whole = 0.0, 0
+
+    def watched(figures: dict[str, Figures], *args: Any, **named: Any) -> dict[str, Bool]:
+        nonlocal expected, whole
+        found = choose_returns(figures, *args, **named)
+        for session, back in found.items():
+            gain, rows = figures[session].gain, figures[session].kept.newest(len(back)).rows
+            assert gain is not None
+            expected, whole = expected + float(gain.stays @ (rows * back)), whole + rows @ back
+        return found
+
+    monkeypatch.setattr(step, "choose_returns", watched)
+    task = window_memory.ShortCluster._task
+
+    def late(cluster: window_memory.ShortCluster, slot: int, until_s: float) -> StepTask:
+        lag = {
+            day: us - late_s * 1_000_000
+            for day, us in task(cluster, slot, until_s).expired_by.items()
+        }
+        return replace(task(cluster, slot, until_s), expired_by=lag)
+
+    monkeypatch.setattr(window_memory.ShortCluster, "_task", late)
+    monkeypatch.setattr(window_memory, "DAY_S", 800)
+    day = drawn("rotating", rows_a_second=6)
+    ample = run(day, Spilling(AMPLE))
+    memory = int(SHARE * ample.memory_bytes)
+    more = run(day, Spilling(memory, 0.05, DEFAULT_VICTIMS, reactivation=DEFAULT_REACTIVATION))
+    assert more.memory_bytes <= memory
+    assert more.returned > 0.02 * len(day.group[0])
+    assert more.returned == pytest.approx(expected, rel=0.15)
+    assert (more.returned < 0.95 * whole) == (late_s == 0)
 
 
 @pytest.mark.parametrize("keeps", [2, 30])

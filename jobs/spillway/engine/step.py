@@ -34,13 +34,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spillway.engine.expiry import greatest_by_group, still_needed, take_expired
+from spillway.engine.expiry import greatest_by_group, part_kept, still_needed, take_expired
 from spillway.engine.groups import I64, Bool
 from spillway.engine.growth import GroupJoins, gain_of_all, growth_of, of_all
 from spillway.engine.hotkeys import hot_keys
@@ -475,7 +476,10 @@ class _Step:
                 if len(kept.group):
                     age_ms = task.now_ms - newest.at_ms[groups]
                     found = expected_gain(growth, newest.rows[groups], age_ms)
-                    gain = gain_of_all(found, groups, len(task.groups))
+                    kept_part = part_kept(
+                        self.spec, growth, newest.rows[groups], age_ms, self._lag_ms(name)
+                    )
+                    gain = gain_of_all(replace(found, stays=kept_part), groups, len(task.groups))
                 known, known_bytes = rows.sum(), sizes.bytes.sum()
                 if not known:
                     known, known_bytes = newest.rows.sum(), newest.bytes.sum()
@@ -491,6 +495,12 @@ class _Step:
                 gain,
             )
             self.work += sizes.new_rows + given.results
+
+    def _lag_ms(self, name: str) -> float:
+        """How far the watermark is behind the stream's clock; infinite: there is none yet."""
+        if name not in self.task.expired_by:
+            return inf
+        return max(self.task.now_ms - self.task.expired_by[name] / 1000, 0.0)
 
     def _flush(self, session: SessionState, flushed: tuple[Prefix, ...]) -> None:
         """Write the last generation of a session that ends; what is not flushed is complete."""

@@ -184,7 +184,8 @@ class Gain:
     """About how many of them come with the merge: those between the generation and what is in
     memory, which came since."""
     stays: F64
-    """The part of the generation that stays in memory, 0 to 1: the rest has left the window."""
+    """The part of the generation that stays in memory, 0 to 1: the rest has left the window. (How
+    long rows really stay, `spillway.engine.expiry` knows.)"""
 
 
 def expected_gain(growth: Growth, back: I64, age_ms: I64) -> Gain:
@@ -205,7 +206,7 @@ def expected_gain(growth: Growth, back: I64, age_ms: I64) -> Gain:
 
 def rows_to_come(growth: Growth) -> F64:
     """Rows by which each group is expected to grow, float64 (g,), >= 0: with a window, until it is
-    full."""
+    full or the session ends."""
     window_ms = np.where(growth.windowed, growth.window_ms, 0.0)
     lacking = np.maximum(growth.present * window_ms - growth.rows, 0.0)
     within = np.minimum(growth.present * growth.left_ms, lacking)
