@@ -6,7 +6,8 @@ group comes back when it is worth its room: what it is expected to gain for each
 (`spillway.policy.expected`) exceeds `MARGIN` times what the groups lose that must leave for it, so
 small errors of the estimates move little. The bytes are those that stay in memory: what has left
 its window since gives results, and does not stay. So an old generation of a windowed join costs
-little memory. Part of the gain comes at once, with the merge. What is left of a silent group then loses little, and it may leave again soon.
+little memory. Part of the gain comes at once, with the merge. What is left of a silent group then
+loses little, and it may leave again soon.
 
 | policy | comes back |
 |---|---|
