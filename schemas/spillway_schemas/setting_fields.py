@@ -617,8 +617,8 @@ class SpillSettings(Section):
             "`automatic` is `expected-gain` where groups are spilled by `expected-loss`, otherwise "
             "`off`. `expected-gain` brings back the newest generation of a group when what it is "
             "expected to give for each byte that stays is a fifth more than the groups would that "
-            "leave for it: the laboratory's days gain up to 31 points of the ceiling. `rotation` is Flux's: "
-            "what was spilled longest ago, whatever it is worth. `random` is for tests.",
+            "leave for it: the laboratory's days gain up to 31 points of the ceiling. `rotation` "
+            "is Flux's: what was spilled longest ago, whatever it is worth. `random` is for tests.",
         ),
     )
     forecast: Literal["day-before", "off"] = Field(
