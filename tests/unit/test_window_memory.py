@@ -115,6 +115,7 @@ def test_what_comes_back_takes_the_memory_that_it_was_expected_to(
 ) -> None:
     """Rows stay for a window, a slice and while the watermark lags. Memory is never passed."""
     monkeypatch.setattr(window_memory, "WINDOW_S", 200)
+    monkeypatch.setattr(window_memory, "DAY_S", 800)
     expected, whole = 0.0, 0
 
     def watched(figures: dict[str, Figures], *args: Any, **named: Any) -> dict[str, Bool]:
@@ -130,14 +131,11 @@ def test_what_comes_back_takes_the_memory_that_it_was_expected_to(
     task = window_memory.ShortCluster._task
 
     def late(cluster: window_memory.ShortCluster, slot: int, until_s: float) -> StepTask:
-        lag = {
-            day: us - late_s * 1_000_000
-            for day, us in task(cluster, slot, until_s).expired_by.items()
-        }
-        return replace(task(cluster, slot, until_s), expired_by=lag)
+        found = task(cluster, slot, until_s)
+        lag = {day: us - late_s * 1_000_000 for day, us in found.expired_by.items()}
+        return replace(found, expired_by=lag)
 
     monkeypatch.setattr(window_memory.ShortCluster, "_task", late)
-    monkeypatch.setattr(window_memory, "DAY_S", 800)
     day = drawn("rotating", rows_a_second=6)
     ample = run(day, Spilling(AMPLE))
     memory = int(SHARE * ample.memory_bytes)

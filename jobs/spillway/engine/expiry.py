@@ -77,7 +77,7 @@ def part_kept(spec: TreeSpec, growth: Growth, back: I64, age_ms: I64, lag_ms: fl
     A row leaves when the watermark, `lag_ms` behind the stream's clock, has passed the end of its
     slice by the window. `back`: rows of each generation, (k,); `age_ms`: since it was cut, (k,).
     """
-    span = spec.joins[spec.root.operator].span
+    span = spec.root.span
     if span is None:
         return np.ones(len(back))
     kept_ms = growth.window_ms + slice_us(span) / 1000 + lag_ms

@@ -475,10 +475,9 @@ class _Step:
                 newest = kept.newest(len(task.groups))
                 if len(kept.group):
                     age_ms = task.now_ms - newest.at_ms[groups]
-                    found = expected_gain(growth, newest.rows[groups], age_ms)
-                    kept_part = part_kept(
-                        self.spec, growth, newest.rows[groups], age_ms, self._lag_ms(name)
-                    )
+                    back = newest.rows[groups]
+                    found = expected_gain(growth, back, age_ms)
+                    kept_part = part_kept(self.spec, growth, back, age_ms, self._lag_ms(name))
                     gain = gain_of_all(replace(found, stays=kept_part), groups, len(task.groups))
                 known, known_bytes = rows.sum(), sizes.bytes.sum()
                 if not known:
