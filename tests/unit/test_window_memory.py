@@ -109,11 +109,14 @@ def test_a_run_that_lacks_memory_lacks_results_and_none_is_wrong(
     assert len(more.pairs) > 1.1 * len(less.pairs)
 
 
-@pytest.mark.parametrize("late_s", [pytest.param(0, marks=pytest.mark.server), 300])
+@pytest.mark.parametrize(
+    "late_s", [300, *(pytest.param(each, marks=pytest.mark.server) for each in (0, None))]
+)
 def test_what_comes_back_takes_the_memory_that_it_was_expected_to(
-    late_s: int, monkeypatch: pytest.MonkeyPatch
+    late_s: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows stay for a window, a slice and while the watermark lags. Memory is never passed."""
+    """Rows stay for a window, a slice and while the watermark lags, or, with None, while there is
+    none. Memory is never passed."""
     monkeypatch.setattr(window_memory, "WINDOW_S", 200)
     monkeypatch.setattr(window_memory, "DAY_S", 800)
     expected, whole = 0.0, 0
@@ -132,6 +135,8 @@ def test_what_comes_back_takes_the_memory_that_it_was_expected_to(
 
     def late(cluster: window_memory.ShortCluster, slot: int, until_s: float) -> StepTask:
         found = task(cluster, slot, until_s)
+        if late_s is None:
+            return replace(found, expired_by={})
         lag = {day: us - late_s * 1_000_000 for day, us in found.expired_by.items()}
         return replace(found, expired_by=lag)
 
