@@ -64,6 +64,7 @@ def growth_drawn(draw: np.random.Generator, groups: int, joins: int = 1) -> Grow
     join = np.sort(draw.integers(0, joins, groups))
     rows = draw.integers(0, 50, groups) * (draw.random(groups) < 0.9)
     before = draw.integers(0, 60, groups)
+    window_ms = np.where(join > 0, WINDOW_MS * np.maximum(join, 1), inf)
     return Growth(
         rows=rows,
         present=draw.random(groups) * 1e-3 * (draw.random(groups) < 0.8),
@@ -73,7 +74,8 @@ def growth_drawn(draw: np.random.Generator, groups: int, joins: int = 1) -> Grow
         join=join,
         root=joins - 1,
         inputs=2 + join % 2,
-        window_ms=np.where(join > 0, WINDOW_MS * np.maximum(join, 1), inf),
+        window_ms=window_ms,
+        kept_ms=window_ms + draw.choice([0.0, 10_000.0, 100_000.0]),
         left_ms=float(draw.integers(0, 200_000)),
         came=draw.integers(0, 50, groups),
         evidence=draw.random((len(HORIZONS_MS), 2)) * 1e-5,
@@ -150,8 +152,8 @@ def slowly(
             present = float(growth.present[g])
             exposure = met_within(m, window, present, old, age, young, rate, left_ms)
             if back is not None:
-                since = min(max(age, 1), window)
-                before, rate = max(age - window, 0), young / since
+                since = min(max(age, 1), float(growth.kept_ms[g]))
+                before, rate = max(age - since, 0), young / since
                 exposure += met_within(m, window, present, old, before, 0.0, rate, since)
         loss = 0.0
         if gave[growth.join[g]] and sum(powers[k] for k in own):
@@ -214,6 +216,7 @@ def test_a_value_is_a_number_and_never_negative(m: int, window_ms: float, left_m
             root=0,
             inputs=np.full(groups, m),
             window_ms=np.full(groups, window_ms),
+            kept_ms=np.full(groups, window_ms * draw.choice([1.0, 1.25, 7.0])),
             left_ms=left_ms,
             came=rows(),
             evidence=NO_EVIDENCE,
@@ -239,9 +242,10 @@ def test_rows_come_until_the_session_ends_or_a_window_is_full() -> None:
     growth = replace(growth, present=steady, usual=steady, left_ms=10_000.0, rows=np.full(6, 5))
     windowed = np.isfinite(growth.window_ms)
     assert 0 < windowed.sum() < 6
+    growth = replace(growth, kept_ms=growth.window_ms + 10_000)
     assert rows_to_come(growth) == pytest.approx(np.full(6, 20.0)), "until the end"
     longer = replace(growth, left_ms=60_000.0)
-    assert rows_to_come(longer) == pytest.approx(np.where(windowed, 75.0, 120.0)), "of a window, 80"
+    assert rows_to_come(longer) == pytest.approx(np.where(windowed, 95.0, 120.0)), "of 50 s, 100"
     over = replace(growth, rows=np.full(6, 900))
     assert rows_to_come(over) == pytest.approx(np.where(windowed, 0.0, 20.0))
 
@@ -285,6 +289,7 @@ def test_rows_that_come_evenly_lose_what_is_counted(
         root=0,
         inputs=inputs,
         window_ms=np.array([window_ms]),
+        kept_ms=np.array([window_ms]),
         left_ms=left_ms,
         came=np.array([m * 2 * each]),
         evidence=NO_EVIDENCE,
@@ -402,6 +407,7 @@ def test_a_group_that_was_just_spilled_is_not_the_next_victim_for_being_young() 
         root=0,
         inputs=np.full(2, 2),
         window_ms=np.full(2, inf),
+        kept_ms=np.full(2, inf),
         left_ms=1e6,
         came=np.zeros(2, dtype=np.int64),
         evidence=NO_EVIDENCE,
@@ -545,6 +551,7 @@ def test_a_windowed_group_that_was_just_cut_is_not_the_next_victim_for_being_you
         root=0,
         inputs=np.full(3, 2),
         window_ms=np.full(3, 40_000.0),
+        kept_ms=np.full(3, 40_000.0),
         left_ms=1e9,
         came=np.zeros(3, dtype=np.int64),
         evidence=NO_EVIDENCE,
@@ -631,12 +638,12 @@ def test_a_split_keeps_what_a_group_yields_and_how_its_rows_came() -> None:
 
 def test_where_the_end_is_not_known_a_session_goes_on_for_as_long_as_it_has() -> None:
     counters = replace(Counters.zeros(3), first_ms=np.array([0, 500, 900]))
-    joins = GroupJoins(*np.zeros((2, 3), np.int64), np.full(3, 2), np.full(3, inf), 0)
+    joins = GroupJoins(*np.zeros((2, 3), np.int64), np.full(3, 2), np.full(3, inf), np.zeros(3), 0)
     rows = np.zeros(3, dtype=np.int64)
 
     def left_ms(*own: int, known: float | None = None) -> float:
         of = np.array(own)
-        return growth_of(rows, counters, joins, of, 1_500, NO_EVIDENCE, known).left_ms
+        return growth_of(rows, counters, joins, of, 1_500, NO_EVIDENCE, known, 0.0).left_ms
 
     assert left_ms(0, 1, 2) == 1_000
     assert left_ms(0, 2) == 600

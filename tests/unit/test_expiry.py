@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -10,19 +9,14 @@ import pyarrow as pa
 import pytest
 
 from spillway.decode import compile_query
-from spillway.engine.expiry import (
-    LEAST_KEPT,
-    greatest_by_group,
-    part_kept,
-    still_needed,
-    take_expired,
-)
+from spillway.engine.expiry import greatest_by_group, still_needed, take_expired
 from spillway.engine.groups import GroupMap
+from spillway.engine.growth import GroupJoins, growth_of
 from spillway.engine.join.kernel import Rows
 from spillway.engine.state.arrangement import Drops, SessionState
 from spillway.engine.state.slices import are_over, by_slice, is_over, sliced
+from spillway.engine.statistics import Counters
 from spillway.policy.arrivals import NO_EVIDENCE
-from spillway.policy.expected import Growth
 from spillway_schemas.hash_space import spaces
 from spillway_schemas.journal import Prefix
 from spillway_schemas.query import query_of
@@ -166,26 +160,18 @@ def test_a_cut_knows_the_greatest_time_of_each_group() -> None:
     assert len(set(untimed.tolist())) == 1
 
 
-def test_a_generation_is_kept_until_the_watermark_has_passed_its_slices() -> None:
-    """Of the root: a window of 40 s, slices of 10 s, and the watermark lags by 5 s."""
-    back, age_s = np.array([40, 40, 40, 10, 0]), np.array([15, 35, 54, 50, 35])
-    five = np.zeros(5)
-    growth = Growth(
-        rows=back,
-        present=five + 1e-3,
-        usual=five + 1e-3,
-        exposure_norm=five,
-        session_results=back,
-        join=back * 0 + 1,
-        root=1,
-        inputs=back * 0 + 2,
-        window_ms=five + 40_000,
-        left_ms=0.0,
-        evidence=NO_EVIDENCE,
-        came=back,
-    )
-    found = part_kept(SPEC, growth, back, age_s * 1_000, 5_000.0)
-    assert found.tolist() == [1, 0.5, LEAST_KEPT, 0.5, 1]
-    assert part_kept(SPEC, growth, back, age_s * 1_000, inf).tolist() == [1] * 5
+def test_a_row_is_kept_until_the_watermark_has_passed_its_slice() -> None:
+    """A window of 80 s below, one of 40 s at the root, slices of a quarter; the watermark is 5 s
+    behind."""
+    none = np.zeros(len(GROUPS), dtype=np.int64)
+    every = np.arange(len(GROUPS))
+    joins, counters = GroupJoins.of(SPEC, GROUPS), Counters.zeros(len(GROUPS))
+    growth = growth_of(none, counters, joins, every, 9, NO_EVIDENCE, 0.0, 5_000.0)
+    assert {*zip(joins.join.tolist(), growth.kept_ms.tolist(), strict=True)} == {
+        (0, 105_000),
+        (1, 55_000),
+    }
     open_end = compile_query(query_of(parse_toml(OPEN, Path("q.toml")))).spec
-    assert part_kept(open_end, growth, back, age_s * 1_000, 0.0).tolist() == [1] * 5
+    joins, counters = GroupJoins.of(open_end, GROUPS), Counters.zeros(len(GROUPS))
+    growth = growth_of(none, counters, joins, every, 9, NO_EVIDENCE, 0.0, 5_000.0)
+    assert np.isinf(growth.kept_ms).any()

@@ -22,7 +22,14 @@ from spillway.engine.state.statefiles import FIGURES_SCHEMA
 from spillway.engine.statistics import Counters, Figures, figures_table
 from spillway.policy.automatic import reactivation_for
 from spillway.policy.expected import Gain
-from spillway.policy.reactivation import MARGIN, POLICIES, Candidates, Residents, returning
+from spillway.policy.reactivation import (
+    LEAST_KEPT,
+    MARGIN,
+    POLICIES,
+    Candidates,
+    Residents,
+    returning,
+)
 from spillway.policy.victims import VictimContext
 from spillway_schemas.journal import KEPT_GENERATIONS, FileRecord, Prefix, SlotReport
 from spillway_schemas.setting_fields import SpillSettings
@@ -134,9 +141,13 @@ def test_what_is_worth_a_byte_is_worth_it_for_those_that_stay() -> None:
     held = residents([50, 0], [50.0, 0.0])
     aged = candidates([40, 40], [20.0, 20.0], stays=[10.0, 40.0])
     assert back(held, aged) == [0]
-    gone = candidates([40, 0], [1e-3, 0.0], stays=[0.0, 0.0])
-    assert back(held, gone) == [], "what stays is counted as a byte at the least"
-    assert back(residents([50, 0], [1e-3, 0.0]), gone) == [0]
+    gone = candidates([160, 0], [10 * 1.1 * MARGIN, 0.0], stays=[0.0, 0.0])
+    assert LEAST_KEPT == 1 / 16, "decision 48 says: a sixteenth"
+    assert back(residents([50, 0], [55.5, 0.0]), gone) == [], "it is read, and that is not free"
+    assert back(residents([50, 0], [54.5, 0.0]), gone) == [0]
+    nothing = candidates([10, 0], [1e-3, 0.0], stays=[0.0, 0.0])
+    assert back(held, nothing) == [], "a byte counts at the least"
+    assert back(residents([50, 0], [1e-3, 0.0]), nothing) == [0]
 
 
 def test_spilled_groups_take_turns() -> None:
@@ -170,7 +181,7 @@ def test_no_choice_is_better_than_what_comes_back(seed: int) -> None:
     n = int(draw.integers(1, 9))
     held = Residents(draw.integers(0, 9, n), draw.random(n) * 20, draw.random(n) < 0.2)
     size, none = draw.integers(0, 9, n), np.zeros(n)
-    left = size * draw.integers(0, 9, n) / 8
+    left = np.maximum(size * draw.integers(0, 9, n) / 8, size / 16)
     spilled = Candidates(size, left, draw.random(n) * 90, none, np.zeros(n, np.int64))
     most, spare = draw.integers(0, 30, 2).tolist()
     most_read = int(draw.integers(0, 60))
@@ -385,7 +396,10 @@ def test_as_much_more_leaves_as_came_back_and_none_of_that() -> None:
     assert leave(0) == [0], "160 of 800"
     assert leave(50, 0) == [1, 2], "150 and the 50, but not what came back"
     assert leave(100, 0) == [1], "before it came, nothing was to leave"
-    assert leave(50, 0, 1, 2, 3, 4, 5) == [], "all came back"
+    assert leave(10, 0, 2, 3, 4, 5, budget_bytes=1_100) == [1], "168, but the others came back"
+    assert leave(200, 0, 1, 2, 3, 4, 5) == [0], "all came back, and there is too much"
+    assert leave(200, 0, 1, 2, 3, 4, 5, budget_bytes=1_143) == [], "there is not"
+    assert leave(700, 0, 1, 2, 3, 4, budget_bytes=800) == [0, 5], "before it, all that did not"
 
 
 @pytest.fixture

@@ -148,7 +148,7 @@ def test_what_comes_back_takes_the_memory_that_it_was_expected_to(
     assert more.memory_bytes <= memory
     assert more.returned > 0.02 * len(day.group[0])
     assert more.returned == pytest.approx(expected, rel=0.15)
-    assert (more.returned < 0.95 * whole) == (late_s == 0)
+    assert (more.returned < 0.95 * whole) == (late_s is not None)
 
 
 @pytest.mark.parametrize("keeps", [2, 30])

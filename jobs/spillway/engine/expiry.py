@@ -17,21 +17,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from spillway.engine.groups import I64, GroupMap
 from spillway.engine.join.kernel import Rows
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.state.arrangement import ALL, SessionState, everything
 from spillway.engine.state.slices import greatest_of, is_over, least_of, taken
-from spillway.policy.expected import Growth
 from spillway_schemas.hash_space import ROOT, join_of
 from spillway_schemas.journal import Prefix
-from spillway_schemas.windows import BEGINNING_US, needed, slice_us
-
-F64 = npt.NDArray[np.float64]
-LEAST_KEPT = 1 / 16
-"""Of a generation that comes back, so much counts as kept at the least: reading it is not free."""
+from spillway_schemas.windows import BEGINNING_US, needed
 
 
 def take_expired(
@@ -68,24 +62,6 @@ def _parted(
         gone.append([rows for rows, is_gone in zip(some, over, strict=True) if is_gone])
         stays.append([rows for rows, is_gone in zip(some, over, strict=True) if not is_gone])
     return gone, stays
-
-
-def part_kept(spec: TreeSpec, growth: Growth, back: I64, age_ms: I64, lag_ms: float) -> F64:
-    """The part of spilled generations that memory holds once they come back, float64 (k,), for
-    `spillway.policy.expected.Gain`, whose windows are without slices and late rows.
-
-    A row leaves when the watermark, `lag_ms` behind the stream's clock, has passed the end of its
-    slice by the window. `back`: rows of each generation, (k,); `age_ms`: since it was cut, (k,).
-    """
-    span = spec.root.span
-    if span is None:
-        return np.ones(len(back))
-    kept_ms = growth.window_ms + slice_us(span) / 1000 + lag_ms
-    # Its rows came evenly, at the present rate, in a window at the most.
-    most_ms = np.maximum(growth.window_ms, 1.0)
-    came_ms = np.clip(back / np.maximum(growth.present, 1e-12), 1.0, most_ms)
-    found: F64 = np.clip((kept_ms - age_ms) / came_ms, LEAST_KEPT, 1.0)
-    return found
 
 
 def still_needed(

@@ -14,6 +14,7 @@ from spillway.engine.statistics import Counters, rates
 from spillway.policy.expected import Gain, Growth
 from spillway.policy.forecast import Forecast
 from spillway_schemas.hash_space import join_numbers
+from spillway_schemas.windows import slice_us
 
 F64 = npt.NDArray[np.float64]
 
@@ -29,6 +30,8 @@ class GroupJoins:
     inputs: I64
     window_ms: F64
     """How long a row waits for others; infinite: to the session's end."""
+    slice_ms: F64
+    """How long a slice of rows is, which leave memory together; 0 where there is no window."""
     root: int
     """Number of the root."""
 
@@ -40,8 +43,9 @@ class GroupJoins:
         window_ms = [inf if s is None else max(0, *s.horizons_us) / 1000 for s in spans]
         inputs = [len(each.inputs) for each in spec.joins]
         level = np.array(spec.distances, dtype=np.int64)[join]
-        each = np.array(inputs, np.int64)[join], np.array(window_ms)[join]
-        return cls(join, level, *each, spec.root.operator)
+        slice_ms = [0.0 if s is None else slice_us(s) / 1000 for s in spans]
+        of_join = np.array(window_ms)[join], np.array(slice_ms)[join]
+        return cls(join, level, np.array(inputs, np.int64)[join], *of_join, spec.root.operator)
 
 
 def growth_of(
@@ -52,13 +56,15 @@ def growth_of(
     now_ms: int,
     evidence: F64,
     left_ms: float | None,
+    lag_ms: float,
     forecast: Forecast | None = None,
 ) -> Growth:
     """How a slot's groups of a session have grown.
 
     `rows`: in memory, int64 (g,). `own`: indices of the slot's groups, (k,). `left_ms`: until the
-    session ends; None: not known, then it is as long as it has been. `forecast`: what a session
-    before says of all groups, of a session whose end is known.
+    session ends; None: not known, then it is as long as it has been. `lag_ms`: how far the
+    watermark is behind the stream's clock. `forecast`: what a session before says of all groups, of
+    a session whose end is known.
     """
     first_ms, rows_in = counters.first_ms[own], counters.rows_in[own]
     present, usual = rates(rows_in, counters.recent_rows[own], first_ms, now_ms)
@@ -74,6 +80,7 @@ def growth_of(
         root=joins.root,
         inputs=joins.inputs[own],
         window_ms=joins.window_ms[own],
+        kept_ms=joins.window_ms[own] + joins.slice_ms[own] + lag_ms,
         left_ms=left_ms,
         evidence=evidence,
         came=rows_in,

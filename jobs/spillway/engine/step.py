@@ -34,14 +34,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from math import inf
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spillway.engine.expiry import greatest_by_group, part_kept, still_needed, take_expired
+from spillway.engine.expiry import greatest_by_group, still_needed, take_expired
 from spillway.engine.groups import I64, Bool
 from spillway.engine.growth import GroupJoins, gain_of_all, growth_of, of_all
 from spillway.engine.hotkeys import hot_keys
@@ -466,7 +465,15 @@ class _Step:
             forecast = task.forecasts.get(name)
             groups = np.flatnonzero(own)
             growth = growth_of(
-                rows, counters, self.joins, groups, task.now_ms, evidence, left_ms, forecast
+                rows,
+                counters,
+                self.joins,
+                groups,
+                task.now_ms,
+                evidence,
+                left_ms,
+                self._lag_ms(name),
+                forecast,
             )
             kept = KeptGenerations.known(self.known_figures, name, task.groups)
             kept = kept.without(~own | self._wrote_expired(name))
@@ -475,10 +482,8 @@ class _Step:
                 newest = kept.newest(len(task.groups))
                 if len(kept.group):
                     age_ms = task.now_ms - newest.at_ms[groups]
-                    back = newest.rows[groups]
-                    found = expected_gain(growth, back, age_ms)
-                    kept_part = part_kept(self.spec, growth, back, age_ms, self._lag_ms(name))
-                    gain = gain_of_all(replace(found, stays=kept_part), groups, len(task.groups))
+                    found = expected_gain(growth, newest.rows[groups], age_ms)
+                    gain = gain_of_all(found, groups, len(task.groups))
                 known, known_bytes = rows.sum(), sizes.bytes.sum()
                 if not known:
                     known, known_bytes = newest.rows.sum(), newest.bytes.sum()
@@ -496,10 +501,9 @@ class _Step:
             self.work += sizes.new_rows + given.results
 
     def _lag_ms(self, name: str) -> float:
-        """How far the watermark is behind the stream's clock; infinite: there is none yet."""
-        if name not in self.task.expired_by:
-            return inf
-        return max(self.task.now_ms - self.task.expired_by[name] / 1000, 0.0)
+        """How far the watermark is behind the stream's clock; where there is none, nothing of the
+        clock's whole time has expired."""
+        return max(self.task.now_ms - self.task.expired_by.get(name, 0) / 1000, 0.0)
 
     def _flush(self, session: SessionState, flushed: tuple[Prefix, ...]) -> None:
         """Write the last generation of a session that ends; what is not flushed is complete."""

@@ -34,7 +34,9 @@ and a generation of N1 rows that was cut a ago gains, in t = min(W - a, the time
     sigma m x (integral of (N1(a + s) + N(s) + x s)^(m - 1) - (N(s) + x s)^(m - 1))
 
 and, at once, what it would have given to the N rows that came since. Those are of the last b =
-min(a, W), so that is the same integral over b with the rate N / b, of rows cut a - b before it.
+min(a, K), K being how long a row stays in memory: it leaves once the watermark has passed the end
+of its slice by W. So that is the same integral over b with the rate N / b, of rows cut a - b before
+it. Of the generation itself N1 min(1, (K - a) / min(N1 / p, K)) stay in memory.
 
 What this leaves out: rows in memory are taken to have come evenly at p, so what came before a rate
 fell is taken for younger than it is, and its loss for too much until it has left. Rows of a slice
@@ -95,6 +97,8 @@ class Growth:
     """m, of the group's join."""
     window_ms: F64
     """W, of the group's join; infinite: it has none."""
+    kept_ms: F64
+    """K, how long a row stays in memory: W, its slice, and while the watermark lags."""
     left_ms: float
     """Until the session ends."""
     evidence: F64
@@ -184,8 +188,7 @@ class Gain:
     """About how many of them come with the merge: those between the generation and what is in
     memory, which came since."""
     stays: F64
-    """The part of the generation that stays in memory, 0 to 1: the rest has left the window. (How
-    long rows really stay, `spillway.engine.expiry` knows.)"""
+    """The part of the generation that stays in memory, 0 to 1: the rest is older than K."""
 
 
 def expected_gain(growth: Growth, back: I64, age_ms: I64) -> Gain:
@@ -199,16 +202,15 @@ def expected_gain(growth: Growth, back: I64, age_ms: I64) -> Gain:
     at_once = _results(growth, met_now, missed)
     # Rounded, a part may come out greater than the whole.
     results = np.maximum(_results(growth, gain, within), at_once)
-    window_ms = np.where(growth.windowed, growth.window_ms, 1.0)
-    left = _in_window(n1, growth.present, window_ms, age) / np.maximum(n1, 1.0)
-    return Gain(results, at_once, np.where(growth.windowed, left, 1.0))
+    stays = _in_window(n1, growth.present, growth.kept_ms, age) / np.maximum(n1, 1.0)
+    return Gain(results, at_once, stays)
 
 
 def rows_to_come(growth: Growth) -> F64:
     """Rows by which each group is expected to grow, float64 (g,), >= 0: with a window, until it is
-    full or the session ends."""
-    window_ms = np.where(growth.windowed, growth.window_ms, 0.0)
-    lacking = np.maximum(growth.present * window_ms - growth.rows, 0.0)
+    full, or the session ends."""
+    kept_ms = np.where(growth.windowed, growth.kept_ms, 0.0)
+    lacking = np.maximum(growth.present * kept_ms - growth.rows, 0.0)
     within = np.minimum(growth.present * growth.left_ms, lacking)
     found: F64 = np.where(growth.windowed, within, growth.to_come)
     return found
@@ -227,8 +229,7 @@ def _results(growth: Growth, open_end: F64, within: F64) -> F64:
 def _missed(growth: Growth, old: F64, age_ms: F64) -> F64:
     """The exposure of `old` rows of a windowed join, spilled `age_ms` ago, to those in memory,
     which came since; all (g,)."""
-    # Of those nothing has expired: once it has, the generation comes back no more.
-    since_ms = np.clip(age_ms, 1.0, np.maximum(growth.window_ms, 1.0))
+    since_ms = np.clip(age_ms, 1.0, np.maximum(growth.kept_ms, 1.0))
     nothing = np.zeros(len(old))
     return _within(
         growth, old, np.maximum(age_ms - since_ms, 0.0), nothing, growth.rows / since_ms, since_ms

@@ -6,8 +6,9 @@ group comes back when it is worth its room: what it is expected to gain for each
 (`spillway.policy.expected`) exceeds `MARGIN` times what the groups lose that must leave for it, so
 small errors of the estimates move little. The bytes are those that stay in memory: what has left
 its window since gives results, and does not stay. So an old generation of a windowed join costs
-little memory. Part of the gain comes at once, with the merge. What is left of a silent group then
-loses little, and it may leave again soon.
+little memory; it has to be read, so `LEAST_KEPT` of it counts at the least. Part of the gain comes
+at once, with the merge. What is left of a silent group then loses little, and it may leave again
+soon.
 
 | policy | comes back |
 |---|---|
@@ -38,6 +39,8 @@ Bool = npt.NDArray[np.bool_]
 POLICIES = ("expected-gain", "rotation", "random", "off")
 DEFAULT_REACTIVATION = "expected-gain"
 MARGIN = 1.2
+LEAST_KEPT = 1 / 16
+"""Of a generation that comes back, so much counts as kept at the least."""
 MOST_RESULTS = 500_000.0
 """What comes back gives no more in one epoch: about a second's work. Else an epoch near the close
 might do a good part of cleanup."""
@@ -89,7 +92,8 @@ def returning(
     if policy not in POLICIES:
         raise ValueError(f"unknown policy {policy!r}: use one of {', '.join(POLICIES)}")
     found: Bool = np.zeros(len(candidates.bytes), dtype=np.bool_)
-    size, stays = candidates.bytes, candidates.stays
+    size = candidates.bytes
+    stays = np.maximum(candidates.stays, LEAST_KEPT * size)
     able = np.flatnonzero((size > 0) & ~residents.leaving)
     able = able[(stays[able] <= most_bytes) & (size[able] <= most_read_bytes)]
     if policy == "off" or not len(able):

@@ -110,10 +110,12 @@ def choose_returns(
     size, loss = _of_all(figures, "bytes"), _of_all(figures, "loss")
     memory = int(size.sum())
     by_rule, free = limits.by_rule(memory), limits.bound_bytes - memory
-    order = _in_order(figures, victims, context, level)
-    leaving = np.zeros(len(size), dtype=np.bool_)
-    leaving[order] = (np.cumsum(size[order]) - size[order] < by_rule) & (size[order] > 0)
-    most = by_rule if by_rule else max(free, 0)
+    leaving: Bool = np.zeros(len(size), dtype=np.bool_)
+    most = max(free, 0)
+    if by_rule:
+        most = by_rule
+        order = _in_order(figures, victims, context, level)
+        leaving[order] = (np.cumsum(size[order]) - size[order] < by_rule) & (size[order] > 0)
     brought = int(_of_all(figures, "intake_bytes").sum())
     newest = [each.kept.newest(len(each.bytes)) for each in figures.values()]
     none = np.zeros(len(size) // len(figures))
@@ -158,7 +160,7 @@ def choose_victims(
 
     `level`: of each group of a tree of joins how many joins lie above its own, int64 (g,); None:
     there is one join. `returned`: per session groups that have just come back, bool (g,); they
-    leave for want of room only, after all others.
+    leave after all others, for want of room or while there is more than the rule allows.
     """
     sessions = list(figures)
     if not sessions:
@@ -177,7 +179,8 @@ def choose_victims(
         back = np.concatenate([returned.get(s, none) for s in sessions])
         order = _in_order(figures, policy, context, level)
         for group in [*order[~back[order]].tolist(), *order[back[order]].tolist()]:
-            by_rule_too = freed < wanted and not back[group]
+            over = memory - freed > limits.bound_bytes
+            by_rule_too = freed < wanted and (over or not back[group])
             for_room = freed < limits.short_bytes or (overflow > 0 and intake[group] > 0)
             if not (by_rule_too or for_room) or not size[group]:
                 continue
