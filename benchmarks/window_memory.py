@@ -32,6 +32,7 @@ from benchmarks.lab.window_workload import STREAMS, US, WindowDay
 from spillway.engine.groups import GroupMap
 from spillway.engine.join.hashing import xxhash64
 from spillway.engine.task import StepTask
+from spillway.policy.automatic import fraction_for
 from spillway.policy.reactivation import DEFAULT_REACTIVATION
 from spillway.policy.victims import DEFAULT_VICTIMS
 from spillway_schemas.journal import SlotReport, SlotTotals
@@ -234,7 +235,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         memory = int(SHARE * ample.memory_bytes)
         found = []
         for victims, back in LINES:
-            found.append(run(day, Spilling(memory, 0.05, victims, reactivation=back)))
+            share = fraction_for("automatic", back)
+            found.append(run(day, Spilling(memory, share, victims, reactivation=back)))
             console.print(f"{kind}: {victims}, {back}, {found[-1].cpu_s:.0f} CPU s")
         gains = generations(day, ample.pairs)
         rows = int(SHARE * ample.rows)

@@ -32,9 +32,9 @@ from benchmarks.lab.cluster import ROW_BYTES, Spilling
 from benchmarks.lab.lines import Line, Outcome
 from benchmarks.lab.tree_workload import TreeWorkload
 from benchmarks.lab.workload import F64, GROUPS, STREAMS, Workload
+from spillway.policy.automatic import LARGE_SPILL
 from spillway.policy.reactivation import DEFAULT_REACTIVATION
 from spillway.policy.victims import DEFAULT_VICTIMS
-from spillway_schemas.setting_fields import SpillSettings
 
 Found = Mapping[str, Outcome]
 """An experiment's outcomes by the lines' names."""
@@ -112,6 +112,6 @@ def as_the_system(spilling: Spilling) -> Spilling:
     return replace(
         spilling,
         victims=DEFAULT_VICTIMS,
-        fraction=SpillSettings().fraction,
+        fraction=LARGE_SPILL,
         reactivation=DEFAULT_REACTIVATION,
     )

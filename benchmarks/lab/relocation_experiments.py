@@ -24,6 +24,7 @@ from benchmarks.lab.experiments import (
 )
 from benchmarks.lab.lines import Line, Outcome
 from benchmarks.lab.workload import GROUPS, Phase, Workload
+from spillway.policy.automatic import SMALL_SPILL
 from spillway.policy.disk import lazy_disk
 
 SKEWED = (4.0, 1.0, 1.0)
@@ -408,7 +409,7 @@ def _own_spills(spilling: Spilling, shares: tuple[float, ...], look_s: float) ->
     """What of `pooled` is the slots' spills alone, and what comes back."""
     own = as_the_system(spilling)
     lazy = Line(LAZY_TOO, own, shares, POLICIES["lazy-disk"], look_s)
-    away = replace(own, reactivation="off")
+    away = replace(own, reactivation="off", fraction=SMALL_SPILL)
     return (
         Line("no relocation, spills as pooled", own, shares),
         lazy,

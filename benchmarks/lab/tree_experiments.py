@@ -17,8 +17,8 @@ from benchmarks.lab.control import POLICIES, POOLED
 from benchmarks.lab.experiments import Experiment, Found, Picture
 from benchmarks.lab.lines import Line, Outcome
 from benchmarks.lab.tree_workload import TreeWorkload
+from spillway.policy.automatic import SMALL_SPILL
 from spillway.policy.victims import DEFAULT_VICTIMS
-from spillway_schemas.setting_fields import SpillSettings
 
 PAPER = "SIGMOD 2006"
 SCALE = 1 / 8
@@ -199,7 +199,7 @@ def relocation_claims(found: Found) -> Sequence[Claim]:
 def _relocated() -> Experiment:
     name = "papers-five-way-3-2-3"
     workload = TreeWorkload(name, SCALE)
-    spilling = Spilling(2 * MEMORY_BYTES // 3, SpillSettings().fraction, LOCAL)
+    spilling = Spilling(2 * MEMORY_BYTES // 3, SMALL_SPILL, LOCAL)
     shares = (4.0, 1.0, 1.0)
     lines = (
         Line(UNMOVED, spilling, shares),

@@ -534,6 +534,10 @@ class PlanSettings(Section):
     )
 
 
+Share = Annotated[float, Field(gt=0, le=1)]
+"""A part of a whole, above 0."""
+
+
 class SpillSettings(Section):
     """What leaves memory when a slot's budget is nearly used."""
 
@@ -551,17 +555,16 @@ class SpillSettings(Section):
             "MB.",
         ),
     )
-    fraction: float = Field(
-        default=0.05,
-        gt=0,
-        le=1,
+    fraction: Share | Literal["automatic"] = Field(
+        default="automatic",
         description="Part of the slot's state that one spill takes out, at least (k).",
         json_schema_extra=_about(
             "fraction of the slot's state",
-            "TR-05-04 pushes 30 % at a time; its Figure 9 says that less gives more results, its "
-            "Figure 10 that it happens more often. The laboratory's days: 5 % gives up to 13 "
-            "points more of the ceiling than 30 %, 2 % hardly more. A spill takes at least what "
-            "its epoch brought, and what four files hold.",
+            "`automatic` is 0.3 where spilled groups come back (`spill.reactivation`), otherwise "
+            "0.05. TR-05-04 pushes 30 % at a time, and nothing comes back: then less gives more "
+            "results (its Figure 9), 5 % up to 13 points more of the ceiling on the laboratory's "
+            "days. Where groups come back, they need the room that a large spill leaves. A spill "
+            "takes at least what its epoch brought, and what four files hold.",
         ),
     )
     inactive_s: float = Field(

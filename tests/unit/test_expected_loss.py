@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spillway.engine.groups import GroupMap
-from spillway.engine.growth import GroupJoins, growth_of
+from spillway.engine.growth import GroupJoins, gains_of, growth_of
 from spillway.engine.state.kept import KeptGenerations
 from spillway.engine.state.statefiles import FIGURES_SCHEMA
 from spillway.engine.statistics import (
@@ -41,7 +41,7 @@ from spillway.policy.arrivals import (
     persistence,
     rate_to_come,
 )
-from spillway.policy.automatic import victims_for
+from spillway.policy.automatic import LARGE_SPILL, SMALL_SPILL, fraction_for, victims_for
 from spillway.policy.expected import (
     Gain,
     Growth,
@@ -179,7 +179,7 @@ def test_the_gain_is_what_the_sums_say(seed: int, groups: int, joins: int) -> No
     growth = growth_drawn(draw, groups, joins)
     back = draw.integers(0, 60, groups) * (draw.random(groups) < 0.7)
     age_ms = draw.integers(0, 60_000, groups)
-    gain = expected_gain(growth, back, age_ms)
+    gain = expected_gain(growth, growth.rows, back, age_ms)
     found, at_once = gain.results, gain.at_once
     slow = slowly(growth, back.tolist(), age_ms.tolist())
     most = max(slow, default=0.0) if joins > 1 else 0.0
@@ -191,6 +191,28 @@ def test_the_gain_is_what_the_sums_say(seed: int, groups: int, joins: int) -> No
     most = max(slow, default=0.0) if joins > 1 else 0.0
     assert at_once == pytest.approx(slow, rel=1e-6, abs=1e-6 + 0.04 * most)
     assert (at_once <= found).all()
+
+
+def test_what_comes_back_in_turn_gains_what_it_would_together() -> None:
+    """Two generations of the first group and one of the third, beside another slot's group."""
+    growth = growth_drawn(np.random.default_rng(5), 3)
+    file = FileRecord(table="spill", path="f", bytes=1, rows=1, digest="d")
+    kept, own = KeptGenerations.none(), np.array([0, 2, 3])
+    for epoch, cut, rows in ((1, [0, 1], [20, 9, 9, 9]), (2, [0, 3], [30, 9, 9, 40])):
+        size = np.array(rows)
+        wanted = np.isin(np.arange(4), cut)
+        kept = kept.with_cut(wanted, size, size, size, file, epoch=epoch, now_ms=1_000 * epoch)
+    first, second = gains_of(growth, kept, own, 4, 9_000)
+    alone = expected_gain(growth, growth.rows, np.array([30, 0, 40]), np.full(3, 7_000))
+    assert first.results[own].tolist() == alone.results.tolist()
+    assert first.results[[1, 2]].tolist() == [0, 0], "of another slot's group, and of none"
+    m, n, x = int(growth.inputs[0]), float(growth.rows[0]), float(growth.to_come[0])
+    whole = (50 + n + x) ** m - 20**m - 30**m - (n + x) ** m
+    assert first.results[0] + second.results[0] == pytest.approx(growth.worth[0] * whole)
+    now = (50 + n) ** m - 20**m - 30**m - n**m
+    assert first.at_once[0] + second.at_once[0] == pytest.approx(growth.worth[0] * now)
+    assert second.results[1:].tolist() == [0, 0, 0]
+    assert gains_of(growth, KeptGenerations.none(), own, 4, 9_000) == []
 
 
 @pytest.mark.parametrize("left_ms", [0.0, 1.0, 6e6])
@@ -222,7 +244,7 @@ def test_a_value_is_a_number_and_never_negative(m: int, window_ms: float, left_m
             evidence=NO_EVIDENCE,
         )
         ages = draw.choice([-1_700_000_000_000, -1, 0, 1, 600_000, 1_700_000_000_000], groups)
-        gain = expected_gain(growth, back, ages)
+        gain = expected_gain(growth, growth.rows, back, ages)
         values = [
             expected_loss(growth),
             gain.results,
@@ -304,7 +326,7 @@ def test_rows_that_come_evenly_lose_what_is_counted(
     old, before_end = first < -age_ms, last < left_ms
     gained = (old & (last > -age_ms) & before_end).sum()
     at_once = (old & (last > -age_ms) & (last < 0)).sum()
-    found = expected_gain(young, back, ages)
+    found = expected_gain(young, young.rows, back, ages)
     assert found.results[0] == pytest.approx(gained, rel=0.1, abs=0.01 * lost)
     assert found.at_once[0] == pytest.approx(at_once, rel=0.1, abs=0.01 * lost)
     assert found.stays[0] == pytest.approx(max(1 - age, 0.0), abs=0.01), "the rest has left"
@@ -364,7 +386,7 @@ def test_what_came_back_would_lose_what_it_is_to_gain() -> None:
     figures = replace(
         figures_of(Counters.zeros(2), *two),
         loss=np.array([10.0, 10.0]),
-        gain=Gain(np.array([7.0, 7.0]), np.array([3.0, 3.0]), np.ones(2)),
+        gains=[Gain(np.array([7.0, 7.0]), np.array([3.0, 3.0]), np.ones(2))],
         kept=none,
     )
     back = Sizes(two[None], two, two, two)
@@ -657,6 +679,10 @@ def test_a_tree_goes_by_what_groups_have_given() -> None:
     assert victims_for("automatic", 2) == "local-output"
     assert victims_for("expected-loss", 4) == "expected-loss"
     assert victims_for("largest", 1) == "largest"
+    assert fraction_for("automatic", "expected-gain") == LARGE_SPILL == 0.3, "the settings say"
+    assert fraction_for("automatic", "off") == SMALL_SPILL == 0.05
+    assert fraction_for(0.2, "off") == fraction_for(0.2, "rotation") == 0.2
+    assert SpillSettings().fraction == "automatic"
     chosen = get_args(SpillSettings.model_fields["victims"].annotation)
     assert {*chosen} == {"automatic", *POLICIES}
     assert SpillSettings().victims == "automatic"

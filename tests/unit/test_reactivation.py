@@ -29,6 +29,7 @@ from spillway.policy.reactivation import (
     Candidates,
     Residents,
     returning,
+    worth_of,
 )
 from spillway.policy.victims import VictimContext
 from spillway_schemas.journal import KEPT_GENERATIONS, FileRecord, Prefix, SlotReport
@@ -71,7 +72,8 @@ def candidates(
     times = np.zeros(len(size), dtype=np.int64) if at_ms is None else np.array(at_ms)
     once = np.array(at_once or [0.0] * len(size))
     left = np.array(size) * 1.0 if stays is None else np.array(stays)
-    return Candidates(np.array(size), left, np.array(gain), once, times)
+    worth = worth_of([np.array(gain)], [np.array(size)], [left])
+    return Candidates(np.array(size), left, worth, once, times)
 
 
 def back(*who: Any, most: int = 100, spare: int = 0, read: int = 999, policy: str = "") -> Any:
@@ -150,6 +152,17 @@ def test_what_is_worth_a_byte_is_worth_it_for_those_that_stay() -> None:
     assert back(residents([50, 0], [1e-3, 0.0]), nothing) == [0]
 
 
+def test_the_newest_is_the_way_to_those_before_it() -> None:
+    """By group: alone, with the next, with all three; the last has nothing before it."""
+    gains = [[8.0, 1.0, 1.0, 3.0], [2.0, 9.0, 1.0, 0.0], [2.0, 1.0, 22.0, 0.0]]
+    sizes = [[4, 4, 4, 4], [2, 1, 4, 0], [2, 5, 4, 0]]
+    stays = [[4.0, 4.0, 4.0, 0.0], [2.0, 1.0, 4.0, 0.0], [2.0, 5.0, 4.0, 0.0]]
+    found = worth_of(*([np.array(of) for of in each] for each in (gains, sizes, stays)))
+    assert found.tolist() == [2, 2, 2, 3], "a byte counts at the least"
+    large = [np.array([160])], [np.array([0.0])]
+    assert worth_of([np.array([20.0])], *large).tolist() == [2], "and a sixteenth of what is read"
+
+
 def test_spilled_groups_take_turns() -> None:
     """Whatever they are worth, the one that was spilled longest ago first."""
     held = residents([5, 5, 5, 5], [9.0] * 4)
@@ -182,14 +195,16 @@ def test_no_choice_is_better_than_what_comes_back(seed: int) -> None:
     held = Residents(draw.integers(0, 9, n), draw.random(n) * 20, draw.random(n) < 0.2)
     size, none = draw.integers(0, 9, n), np.zeros(n)
     left = np.maximum(size * draw.integers(0, 9, n) / 8, size / 16)
-    spilled = Candidates(size, left, draw.random(n) * 90, none, np.zeros(n, np.int64))
+    gain = draw.random(n) * 90
+    worth = worth_of([gain], [size], [left])
+    spilled = Candidates(size, left, worth, none, np.zeros(n, np.int64))
     most, spare = draw.integers(0, 30, 2).tolist()
     most_read = int(draw.integers(0, 60))
     stays = [g for g in range(n) if held.bytes[g] and not held.leaving[g]]
     stays.sort(key=lambda g: held.loss[g] / held.bytes[g])
     able = [g for g in range(n) if spilled.bytes[g] and not held.leaving[g]]
     able = [g for g in able if left[g] <= most and size[g] <= most_read]
-    able.sort(key=lambda g: -spilled.gain[g] / max(left[g], 1))
+    able.sort(key=lambda g: -gain[g] / max(left[g], 1))
     found, taken, read = [], 0.0, 0
     for g in able:
         need, price = taken + left[g] - spare, 0.0
@@ -198,7 +213,7 @@ def test_no_choice_is_better_than_what_comes_back(seed: int) -> None:
                 price, need = held.loss[other] / held.bytes[other], need - int(held.bytes[other])
         fits = taken + left[g] <= most and need <= 0
         fits = fits and read + size[g] <= most_read
-        if fits and spilled.gain[g] / max(left[g], 1) > MARGIN * price:
+        if fits and gain[g] / max(left[g], 1) > MARGIN * price:
             found.append(g)
             taken, read = taken + left[g], read + size[g]
     chosen = back(held, spilled, most=most, spare=spare, read=most_read)
@@ -243,7 +258,10 @@ def test_the_newest_of_each_group_is_known() -> None:
     ]
     assert held(kept.without_newest(flags(3, 0))) == [(0, 0), (1, 2), (2, 0), (2, 1)]
     assert held(kept.without(flags(3, 2))) == [(0, 0), (0, 2), (1, 2)]
+    assert kept.newest(3, 1).rows.tolist() == [0, 0, 2]
+    assert kept.newest(3, 2).rows.tolist() == [0, 0, 0]
     assert KeptGenerations.none().newest(2).rows.tolist() == [0, 0]
+    assert KeptGenerations.none().newest(2, 1).rows.tolist() == [0, 0]
     assert KeptGenerations.none().newest_of(flags(2, 1)).num_rows == 0
 
 
@@ -314,7 +332,7 @@ def figures_of(
     if gain is None:
         return figures
     nothing = np.zeros(len(gain))
-    return replace(figures, gain=Gain(np.array(gain), nothing, nothing + stays))
+    return replace(figures, gains=[Gain(np.array(gain), nothing, nothing + stays)])
 
 
 def returned(
@@ -362,6 +380,23 @@ def test_what_leaves_in_any_case_does_not_come_back() -> None:
     sizes, loss = [10, 10, 10, 110, 120, 250], [90.0, 90.0, 90.0, 11.0, 24.0, 75.0]
     assert returned(sizes, gain, loss=loss) == [4, 5], "group 3 leaves, at a tenth a byte"
     assert returned(sizes, gain, loss=loss, victims="largest") == [3, 4]
+
+
+def test_a_small_generation_comes_back_for_the_large_one_before_it() -> None:
+    """Group 0 has one of 160 bytes that gains half a result for each, and one of 80 before it."""
+    kept = with_cuts(2, [], [0], [0])
+    figures = figures_of([300, 300], kept, [80.0, 0.0])
+    older = Gain(np.array([900.0, 0.0]), np.zeros(2), np.ones(2))
+    for gains, found in ((figures.gains, {}), ([*figures.gains, older], {DAY: [True, False]})):
+        back = choose_returns(
+            {DAY: replace(figures, gains=gains)},
+            Limits(2_000, 0.5, 0.2, 10_000),
+            "expected-gain",
+            victims="expected-loss",
+            context=VictimContext(0, 0, 1),
+            to_come_bytes=10**6,
+        )
+        assert {day: groups.tolist() for day, groups in back.items()} == found
 
 
 def test_as_much_of_it_stays_in_memory() -> None:

@@ -25,6 +25,7 @@ from benchmarks.window_memory import (
     generations,
     run,
 )
+from spillway.engine import growth as growth_module
 from spillway.engine import step
 from spillway.engine.groups import I64, Bool
 from spillway.engine.spill.spilling import choose_returns
@@ -74,21 +75,21 @@ def test_a_run_that_lacks_memory_lacks_results_and_none_is_wrong(
     at_once = later = 0.0
     ages: list[int] = []
 
-    def gained(growth: Growth, back: I64, age_ms: I64) -> Gain:
+    def gained(growth: Growth, held: I64, back: I64, age_ms: I64) -> Gain:
         ages.extend(age_ms[back > 0].tolist())
-        return expected_gain(growth, back, age_ms)
+        return expected_gain(growth, held, back, age_ms)
 
     def watched(figures: dict[str, Figures], *args: Any, **named: Any) -> dict[str, Bool]:
         nonlocal at_once, later
         for each in figures.values():
-            if (gain := each.gain) is not None:
+            for gain in each.gains:
                 assert (gain.results >= gain.at_once).all(), "what comes at once is part of it"
                 at_once += float(gain.at_once.sum())
                 later += float((gain.results - gain.at_once).sum())
         return choose_returns(figures, *args, **named)
 
     monkeypatch.setattr(step, "choose_returns", watched)
-    monkeypatch.setattr(step, "expected_gain", gained)
+    monkeypatch.setattr(growth_module, "expected_gain", gained)
     day = drawn("rotating", rows_a_second=8)
     ample = run(day, Spilling(AMPLE))
     everything = {*map(tuple, counted(day).tolist())}
@@ -125,8 +126,8 @@ def test_what_comes_back_takes_the_memory_that_it_was_expected_to(
         nonlocal expected, whole
         found = choose_returns(figures, *args, **named)
         for session, back in found.items():
-            gain, rows = figures[session].gain, figures[session].kept.newest(len(back)).rows
-            assert gain is not None
+            gain = figures[session].gains[0]
+            rows = figures[session].kept.newest(len(back)).rows
             expected, whole = expected + float(gain.stays @ (rows * back)), whole + rows @ back
         return found
 

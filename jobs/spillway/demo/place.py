@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -132,7 +133,7 @@ def _settings(base: Settings, folder: Path, budget_bytes: int, query: str) -> Se
         f"budget_bytes = {budget_bytes}      # about a quarter of what the day's state needs",
         "[spill]",
         f"threshold = {base.spill.threshold}",
-        f"fraction = {base.spill.fraction}",
+        f"fraction = {json.dumps(base.spill.fraction)}",
         f'victims = "{base.spill.victims}"',
         "[stream]",
         'start = "earliest"',

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from math import inf
 
@@ -10,10 +11,12 @@ import numpy.typing as npt
 
 from spillway.engine.groups import I64, GroupMap
 from spillway.engine.join.tree import TreeSpec
+from spillway.engine.state.kept import KeptGenerations
 from spillway.engine.statistics import Counters, rates
-from spillway.policy.expected import Gain, Growth
+from spillway.policy.expected import Gain, Growth, expected_gain
 from spillway.policy.forecast import Forecast
 from spillway_schemas.hash_space import join_numbers
+from spillway_schemas.journal import KEPT_GENERATIONS
 from spillway_schemas.windows import slice_us
 
 F64 = npt.NDArray[np.float64]
@@ -96,6 +99,18 @@ def of_all(values: F64, own: I64, groups: int) -> F64:
     return found
 
 
-def gain_of_all(gain: Gain, own: I64, groups: int) -> Gain:
-    """The same of what a return brings."""
-    return Gain(*(of_all(getattr(gain, each.name), own, groups) for each in fields(gain)))
+def gains_of(
+    growth: Growth, kept: KeptGenerations, own: I64, groups: int, now_ms: int
+) -> Sequence[Gain]:
+    """What the generations of a slot's groups bring among all `groups`, (g,), newest first: each
+    once those after it are back. `growth`: of the slot's own, (k,)."""
+    found, held = [], growth.rows
+    for before in range(KEPT_GENERATIONS):
+        each = kept.newest(groups, before)
+        back = each.rows[own]
+        if not back.any():
+            break
+        gain = expected_gain(growth, held, back, now_ms - each.at_ms[own])
+        found.append(Gain(*(of_all(getattr(gain, f.name), own, groups) for f in fields(gain))))
+        held = held + back
+    return found

@@ -181,9 +181,9 @@ class Figures:
     """Results that the session would have fewer at run time were the group spilled now."""
     kept: KeptGenerations = field(default_factory=KeptGenerations.none)
     """Spilled generations that may come back."""
-    gain: Gain | None = None
-    """What there would be of the newest of them were they brought back now; None: nothing may come
-    back."""
+    gains: Sequence[Gain] = ()
+    """What they bring were they brought back now, newest first, each once those after it are back;
+    none: nothing may come back."""
     hot: dict[int, tuple[str, int]] = field(default_factory=dict)
     """Of the largest groups, the key with the most rows, and how many."""
 
@@ -228,8 +228,8 @@ class Figures:
         # that came evenly, as many as the mean of both have met everything.
         back = (newest.rows * returned + came.rows.sum(axis=0)) / 2
         loss = self.loss
-        if self.gain is not None:
-            loss = loss + (self.gain.results - self.gain.at_once) * returned
+        if self.gains:
+            loss = loss + (self.gains[0].results - self.gains[0].at_once) * returned
         counters = replace(
             before,
             results=before.results + newest.results * returned + results,

@@ -42,7 +42,7 @@ import pyarrow.compute as pc
 
 from spillway.engine.expiry import greatest_by_group, still_needed, take_expired
 from spillway.engine.groups import I64, Bool
-from spillway.engine.growth import GroupJoins, gain_of_all, growth_of, of_all
+from spillway.engine.growth import GroupJoins, gains_of, growth_of, of_all
 from spillway.engine.hotkeys import hot_keys
 from spillway.engine.intake import NOT_GIVEN, Intake, merge_bounded, take_in
 from spillway.engine.join.kernel import Joined, Rows, join_batches
@@ -92,11 +92,7 @@ from spillway.engine.wire.blocks import Block
 from spillway.engine.wire.datafile import write_data_files
 from spillway.engine.wire.quarantine import QUARANTINE_SCHEMA, quarantine_tables
 from spillway.policy.arrivals import NO_EVIDENCE
-from spillway.policy.expected import (
-    expected_gain,
-    expected_loss,
-    rows_to_come,
-)
+from spillway.policy.expected import Gain, expected_loss, rows_to_come
 from spillway.policy.victims import VictimContext
 from spillway.storage import Folder
 from spillway_schemas.filenames import turn_of
@@ -477,13 +473,10 @@ class _Step:
             )
             kept = KeptGenerations.known(self.known_figures, name, task.groups)
             kept = kept.without(~own | self._wrote_expired(name))
-            gain = None
+            gains: Sequence[Gain] = ()
             if task.reactivation != "off":
+                gains = gains_of(growth, kept, groups, len(task.groups), task.now_ms)
                 newest = kept.newest(len(task.groups))
-                if len(kept.group):
-                    age_ms = task.now_ms - newest.at_ms[groups]
-                    found = expected_gain(growth, newest.rows[groups], age_ms)
-                    gain = gain_of_all(found, groups, len(task.groups))
                 known, known_bytes = rows.sum(), sizes.bytes.sum()
                 if not known:
                     known, known_bytes = newest.rows.sum(), newest.bytes.sum()
@@ -496,7 +489,7 @@ class _Step:
                 counters,
                 of_all(expected_loss(growth), groups, len(task.groups)),
                 kept,
-                gain,
+                gains,
             )
             self.work += sizes.new_rows + given.results
 

@@ -15,7 +15,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from spillway.policy.automatic import victims_for
+from spillway.policy.automatic import fraction_for, reactivation_for, victims_for
 from spillway.policy.victims import DEFAULT_VICTIMS, GroupFigures, VictimContext, victim_order
 from spillway.policy.view import F64, I64, Bool
 from spillway.readmodel.groups import GroupStates, cut_groups, group_states, per_kib
@@ -170,7 +170,9 @@ def look_at_groups(warehouse: Warehouse, model: ReadModel, spill: SpillSettings)
             target[at[move.group]] = move.to
     cut = cut_groups(model) | (found.generations > 0)
     slot = np.array([slot for _, slot in model.state.groups], dtype=np.int64)
-    by_loss = victims_for(spill.victims, len(model.state.genesis.joins)) == DEFAULT_VICTIMS
+    victims = victims_for(spill.victims, len(model.state.genesis.joins))
+    fraction = fraction_for(spill.fraction, reactivation_for(spill.reactivation, victims))
+    by_loss = victims == DEFAULT_VICTIMS
     return GroupTable(
         epoch=model.state.epoch,
         prefixes=prefixes,
@@ -179,7 +181,7 @@ def look_at_groups(warehouse: Warehouse, model: ReadModel, spill: SpillSettings)
         target=target,
         figures=found,
         names=model.state.genesis.joins,
-        spills_next=next_to_be_spilled(slot, found, spill.fraction) if by_loss else None,
+        spills_next=next_to_be_spilled(slot, found, fraction) if by_loss else None,
     )
 
 

@@ -1,9 +1,15 @@
-"""What `automatic` stands for in `spill.victims` and `spill.reactivation`."""
+"""What `automatic` stands for in the settings of a spill."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 from spillway.policy.reactivation import DEFAULT_REACTIVATION
 from spillway.policy.victims import DEFAULT_VICTIMS
+
+LARGE_SPILL = 0.3
+"""TR-05-04's own."""
+SMALL_SPILL = 0.05
 
 
 def victims_for(wanted: str, joins: int) -> str:
@@ -15,6 +21,17 @@ def victims_for(wanted: str, joins: int) -> str:
     if wanted != "automatic":
         return wanted
     return DEFAULT_VICTIMS if joins == 1 else "local-output"
+
+
+def fraction_for(wanted: float | Literal["automatic"], reactivation: str) -> float:
+    """The part of its state that a spill takes: what `automatic` stands for.
+
+    Where what was spilled comes back, a large spill leaves room for it, and groups are cut into few
+    generations; where it does not, what leaves before it must is lost until the close.
+    """
+    if wanted != "automatic":
+        return wanted
+    return SMALL_SPILL if reactivation == "off" else LARGE_SPILL
 
 
 def reactivation_for(wanted: str, victims: str) -> str:

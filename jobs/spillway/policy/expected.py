@@ -18,6 +18,8 @@ were they spilled now, and at once the results between them and its rows in memo
 
     sigma ((N1 + N + X)^m - N1^m - (N + X)^m)
 
+An older one comes back after those that were spilled since, whose rows then count in N.
+
 Of a windowed join a row that is in memory now meets rows for one window W at most, and sigma is
 measured in the same way, by the rows that were in memory when others came. N rows that came at the
 present rate p are N / p old at the most, and no older than W; of them
@@ -191,13 +193,14 @@ class Gain:
     """The part of the generation that stays in memory, 0 to 1: the rest is older than K."""
 
 
-def expected_gain(growth: Growth, back: I64, age_ms: I64) -> Gain:
-    """Of a generation of `back` rows (g,) that was spilled `age_ms` ago, (g,)."""
-    m, n, to_come = _floats(growth.inputs), _floats(growth.rows), growth.to_come
+def expected_gain(growth: Growth, held: I64, back: I64, age_ms: I64) -> Gain:
+    """Of a generation of `back` rows that was spilled `age_ms` ago and comes back to the `held`
+    rows that came since, all (g,)."""
+    m, n, to_come = _floats(growth.inputs), _floats(held), growth.to_come
     n1, age = _floats(back), _floats(age_ms)
     gain = (n1 + n + to_come) ** m - n1**m - (n + to_come) ** m
     met_now = (n1 + n) ** m - n1**m - n**m
-    missed = _missed(growth, n1, age)
+    missed = _missed(growth, n, n1, age)
     within = missed + _within(growth, n1, age, n, growth.rate)
     at_once = _results(growth, met_now, missed)
     # Rounded, a part may come out greater than the whole.
@@ -226,13 +229,13 @@ def _results(growth: Growth, open_end: F64, within: F64) -> F64:
     return np.maximum(growth.worth * exposure, 0.0)
 
 
-def _missed(growth: Growth, old: F64, age_ms: F64) -> F64:
-    """The exposure of `old` rows of a windowed join, spilled `age_ms` ago, to those in memory,
-    which came since; all (g,)."""
+def _missed(growth: Growth, held: F64, old: F64, age_ms: F64) -> F64:
+    """The exposure of `old` rows of a windowed join, spilled `age_ms` ago, to the `held` ones that
+    came since; all (g,)."""
     since_ms = np.clip(age_ms, 1.0, np.maximum(growth.kept_ms, 1.0))
     nothing = np.zeros(len(old))
     return _within(
-        growth, old, np.maximum(age_ms - since_ms, 0.0), nothing, growth.rows / since_ms, since_ms
+        growth, old, np.maximum(age_ms - since_ms, 0.0), nothing, held / since_ms, since_ms
     )
 
 

@@ -10,6 +10,10 @@ little memory; it has to be read, so `LEAST_KEPT` of it counts at the least. Par
 at once, with the merge. What is left of a silent group then loses little, and it may leave again
 soon.
 
+An older generation has to wait for those that were spilled since. So the newest is worth what the
+best run of generations from it on gains for each byte: else a small one that came last would keep a
+large one away (`worth_of`).
+
 | policy | comes back |
 |---|---|
 | `expected-gain` | (default) what gains most for each byte first, while it is worth its room |
@@ -27,6 +31,7 @@ between two.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,11 +70,27 @@ class Candidates:
     """To be read; 0: nothing."""
     stays: F64
     """Bytes of them that stay in memory."""
-    gain: F64
+    worth: F64
+    """Of each of these bytes, in results: see `worth_of`."""
     at_once: F64
     """Results that it gives in the epoch in which it comes back."""
     at_ms: I64
     """When it was spilled, on the stream's clock."""
+
+
+def worth_of(gains: Sequence[F64], sizes: Sequence[I64], stays: Sequence[F64]) -> F64:
+    """What each byte of the newest generations that stays is worth, in results, float64 (g,).
+
+    Of each generation, newest first, all (g,): what it gains once those after it are back, its
+    bytes, and how many of them stay.
+    """
+    gained, room = np.zeros(len(gains[0])), np.zeros(len(gains[0]))
+    best: F64 = np.zeros(len(gains[0]))
+    for gain, size, left in zip(gains, sizes, stays, strict=True):
+        gained += gain
+        room += np.maximum(left, LEAST_KEPT * size)
+        np.maximum(best, gained / np.maximum(room, 1.0), out=best)
+    return best
 
 
 def returning(
@@ -110,7 +131,7 @@ def returning(
         fits &= np.cumsum(candidates.at_once[able]) <= most_results
         found[able[fits]] = True
         return found
-    value = candidates.gain[able] / np.maximum(stays[able], 1.0)
+    value = candidates.worth[able]
     order = np.argsort(-value, kind="stable")
     price = Prices(residents)
     read, taken, given = 0, 0.0, 0.0

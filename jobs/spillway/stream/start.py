@@ -11,7 +11,7 @@ from spillway.clock import Clock
 from spillway.decode import compile_streams
 from spillway.engine.join.tree import TreeSpec
 from spillway.kafka.client import KafkaCluster, cluster
-from spillway.policy.automatic import reactivation_for, victims_for
+from spillway.policy.automatic import fraction_for, reactivation_for, victims_for
 from spillway.protocol.losses import obey_losses
 from spillway.protocol.queries import goes_on_by_another, told_changes
 from spillway.protocol.state import JournalState, fold
@@ -137,6 +137,7 @@ def job_settings(
 ) -> JobSettings:
     """What is the same for all epochs of this driver."""
     victims = victims_for(settings.spill.victims, len(spec.joins))
+    reactivation = reactivation_for(settings.spill.reactivation, victims)
     return JobSettings(
         spec=spec,
         streams=with_schemas(compile_streams(query), settings.registry, warehouse.place),
@@ -147,10 +148,10 @@ def job_settings(
         executor_may_override_state_root=not settings.spark.master.startswith("local"),
         budget_bytes=int(settings.state.budget_bytes),
         threshold=settings.spill.threshold,
-        fraction=settings.spill.fraction,
+        fraction=fraction_for(settings.spill.fraction, reactivation),
         inactive_ms=int(settings.spill.inactive_s * 1000),
         victims=victims,
-        reactivation=reactivation_for(settings.spill.reactivation, victims),
+        reactivation=reactivation,
         days=settings.session.days,
         grace_s=settings.session.grace_s,
         calendar=settings.session.days if settings.session.boundary == "calendar" else "",

@@ -29,7 +29,7 @@ from spillway.engine.state.arrangement import Segments, SessionState
 from spillway.engine.state.runs import merge
 from spillway.engine.statistics import Figures
 from spillway.policy.expected import Gain
-from spillway.policy.reactivation import Candidates, Residents, returning
+from spillway.policy.reactivation import Candidates, Residents, returning, worth_of
 from spillway.policy.victims import GroupFigures, VictimContext, victim_order
 from spillway_schemas.journal import Prefix
 
@@ -105,7 +105,7 @@ def choose_returns(
     """
     if limits.forced_bytes or limits.short_bytes:
         return {}  # who forces a spill wants the memory, and upkeep wants the room
-    if all(each.gain is None for each in figures.values()):
+    if not any(each.gains for each in figures.values()):
         return {}
     size, loss = _of_all(figures, "bytes"), _of_all(figures, "loss")
     memory = int(size.sum())
@@ -117,25 +117,31 @@ def choose_returns(
         order = _in_order(figures, victims, context, level)
         leaving[order] = (np.cumsum(size[order]) - size[order] < by_rule) & (size[order] > 0)
     brought = int(_of_all(figures, "intake_bytes").sum())
-    newest = [each.kept.newest(len(each.bytes)) for each in figures.values()]
-    none = np.zeros(len(size) // len(figures))
-    gains = [each.gain or Gain(none, none, none) for each in figures.values()]
     found = returning(
         policy,
         Residents(size, loss, leaving),
-        Candidates(
-            np.concatenate([each.bytes for each in newest]),
-            np.concatenate([g.stays * n.bytes for g, n in zip(gains, newest, strict=True)]),
-            np.concatenate([each.results for each in gains]),
-            np.concatenate([each.at_once for each in gains]),
-            np.concatenate([each.at_ms for each in newest]),
-        ),
+        _candidates(figures),
         most_bytes=min(most, (limits.room_bytes - brought) // 2),
         most_read_bytes=RETURN_BYTES,
         spare_bytes=max(free - to_come_bytes, 0),
         seed=context.seed,
     )
     return {name: mine for name, mine in _by_session(figures, found).items() if mine.any()}
+
+
+def _candidates(figures: Mapping[str, Figures]) -> Candidates:
+    """Of all sessions' groups, one session after the other."""
+    found = []
+    for each in figures.values():
+        width = len(each.bytes)
+        none = np.zeros(width)
+        gains = each.gains or [Gain(none, none, none)]
+        kept = [each.kept.newest(width, before) for before in range(len(gains))]
+        stays = [gain.stays * of.bytes for gain, of in zip(gains, kept, strict=True)]
+        worth = worth_of([gain.results for gain in gains], [of.bytes for of in kept], stays)
+        newest = kept[0]
+        found.append((newest.bytes, stays[0], worth, gains[0].at_once, newest.at_ms))
+    return Candidates(*(np.concatenate(each) for each in zip(*found, strict=True)))
 
 
 def _of_all(figures: Mapping[str, Figures], name: str) -> np.ndarray:

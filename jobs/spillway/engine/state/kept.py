@@ -43,7 +43,7 @@ KEPT_TYPE = pa.list_(pa.struct(list(KEPT_FIELDS)))
 
 @dataclass(frozen=True)
 class NewestGenerations:
-    """The newest kept generation of each group, all int64 (g,); 0 where there is none."""
+    """One kept generation of each group, all int64 (g,); 0 where there is none."""
 
     rows: I64
     bytes: I64
@@ -99,9 +99,11 @@ class KeptGenerations:
         structs = pa.StructArray.from_arrays(columns, fields=list(KEPT_FIELDS))
         return pa.ListArray.from_arrays(pa.array(offsets), structs)
 
-    def newest(self, groups: int) -> NewestGenerations:
-        """Of `groups` groups, what the newest one of each held."""
+    def newest(self, groups: int, before: int = 0) -> NewestGenerations:
+        """Of `groups` groups, what the newest one of each held, or the one so many `before` it."""
         last = self._last()
+        last = last[last >= before]
+        last = last[self.group[last - before] == self.group[last]] - before
         found = {
             name: np.zeros(groups, dtype=np.int64) for name in NewestGenerations.__annotations__
         }
