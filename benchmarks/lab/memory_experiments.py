@@ -180,7 +180,7 @@ def _victims(
         (figure,),
         title,
         f"{setting} A tuple every 30 ms, tuple range 30,000, 50 minutes, one slot; 30 % is "
-        "pushed (5 % as the system); theta_t is half of the run. Memory is half of the day's "
+        "pushed at a time; theta_t is half of the run. Memory is half of the day's "
         "state. Full size.",
         workload,
         30,

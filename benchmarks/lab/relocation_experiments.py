@@ -430,14 +430,14 @@ def pooled_claims(figure: str, found: Found) -> Sequence[Claim]:
     return [
         Claim(
             figure,
-            "Not in the report: the default, one eviction line for all slots and small spills by "
+            "Not in the report: the default, one eviction line for all slots and spills by "
             "expected loss, gives more than the report's policies with the report's spills",
             f"{more:.2f} times the results of the better of lazy-disk and active-disk",
             more > 1,
         ),
         Claim(
             figure,
-            "Not in the report: with the same small spills lazy-disk gives no more than the line",
+            "Not in the report: with the same spills lazy-disk gives no more than the line",
             f"the line gives {same:.3f} times as much",
             same >= 1,
         ),
