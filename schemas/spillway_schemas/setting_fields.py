@@ -620,7 +620,7 @@ class SpillSettings(Section):
             "`automatic` is `expected-gain` where groups are spilled by `expected-loss`, otherwise "
             "`off`. `expected-gain` brings back the newest generation of a group when what it is "
             "expected to give for each byte that stays is a fifth more than the groups would that "
-            "leave for it: the laboratory's days gain up to 37 points of the ceiling. `rotation` "
+            "leave for it: the laboratory's days gain up to 47 points of the ceiling. `rotation` "
             "is Flux's: what was spilled longest ago, whatever it is worth. `random` is for tests.",
         ),
     )
@@ -634,9 +634,9 @@ class SpillSettings(Section):
         ),
         json_schema_extra=_about(
             "name",
-            "After a day with the same changes the laboratory gains up to 11.9 points of the "
-            "ceiling and loses 1.6 at the most; after one with other changes it is 0.9 worse to "
-            "3.6 better. A day before without changes changes nothing.",
+            "After a day with the same changes the laboratory gains up to 2.3 points of the "
+            "ceiling and loses 3.8 at the most; after one with other changes it is 2.0 worse to "
+            "2.6 better. A day before without changes changes nothing.",
         ),
     )
     traced_rows: Annotated[int, AfterValidator(_sample)] = Field(

@@ -49,15 +49,15 @@ def of_productivity() -> list[str]:
     return [f"at {min(of):.0f} to {max(of):.0f} % of the ceiling"]
 
 
-def of_small_spills() -> list[str]:
-    left = [100 - 100 * each for each in shares("11", "as the system")]
+def of_the_system() -> list[str]:
+    beyond = [100 * each - 100 for each in shares("11", "as the system")]
     pushed = [o["name"] for o in KEPT["12"]["outcomes"] if o["name"] != "as the system"]
     gain = 100 * min(more("12", "as the system", name) for name in pushed)
-    assert 1 / more("9,10", "as the system", "10 % pushed") == pytest.approx(8, abs=0.5)
+    often = 100 * more("9,10", "as the system", "10 % pushed")
     return [
-        f"it is reached but for {min(left):.1f} to {max(left):.1f} %",
+        f"passes it by {min(beyond):.1f} to {max(beyond):.1f} %",
         f"the system gives {gain:.0f} % more than any line",
-        "bring another eighth",
+        f"brings back what is worth its room, and gives {often:.0f} % more than that",
     ]
 
 
@@ -127,7 +127,7 @@ def of_bottom_up() -> list[str]:
     "said",
     [
         of_productivity,
-        of_small_spills,
+        of_the_system,
         of_six_hours,
         of_expected_loss_in_trees,
         of_global_output,
@@ -140,17 +140,18 @@ def test_a_sentence_of_the_page_has_the_figures_of_its_tables(said: Any) -> None
     assert [each for each in said() if each not in text] == []
 
 
-MISSED = {("7", "M1, as the system"), ("changing-rotating-5", "as the system")}
-
-
-def test_the_defaults_reach_their_goals_but_for_those_that_the_page_names() -> None:
-    missed = set()
+def test_the_defaults_reach_their_goals() -> None:
     for each in spilling_experiments():
         figure = ",".join(each.figures)
         for name, goal in each.goals.items():
-            if share(figure, name) < goal:
-                missed.add((figure, name))
-    assert missed == MISSED
+            assert share(figure, name) >= goal, (figure, name)
+
+
+def test_the_line_gives_at_least_what_lazy_disk_does_with_equal_spills() -> None:
+    both = ("pooled", "lazy-disk, spills as pooled")
+    days = [f for f, of in KEPT.items() if {*both} <= {o["name"] for o in of.get("outcomes", ())}]
+    assert {SIX, "20", "21", "unseen-1", "unseen-2", "unseen-3", "unseen-4"} <= {*days}
+    assert all(more(day, *both) >= 0 for day in days)
 
 
 def test_settings_and_decisions_have_the_figures_of_the_laboratory() -> None:
