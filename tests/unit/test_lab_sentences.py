@@ -164,7 +164,7 @@ def test_settings_and_decisions_have_the_figures_of_the_laboratory() -> None:
     alikes, others = zip(*before, strict=True)
     found = [max(alikes), -min(alikes), -min(others), max(others)]
     whys = {name: str(each.json_schema_extra) for name, each in SpillSettings.model_fields.items()}
-    assert f"days gain up to {100 * max(back):.0f} points" in whys["reactivation"]
+    assert f"gain up to {100 * max(back):.0f} points" in whys["reactivation"]
     # Differences of figures that are rounded: a tenth off at the most.
     said = [float(each) for each in re.findall(r"\d+\.\d", whys["forecast"])]
     assert said == pytest.approx(found, abs=0.1)
