@@ -35,7 +35,7 @@ from spillway.engine.task import StepTask
 from spillway.policy.automatic import fraction_for
 from spillway.policy.reactivation import DEFAULT_REACTIVATION
 from spillway.policy.victims import DEFAULT_VICTIMS
-from spillway_schemas.journal import SlotReport, SlotTotals
+from spillway_schemas.journal import Prefix, SlotReport, SlotTotals
 
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
@@ -138,15 +138,21 @@ class ShortCluster(WindowCluster):
 
     spilling: Spilling = field(default_factory=lambda: Spilling(AMPLE))
     totals: list[SlotTotals] = field(default_factory=list)
+    reach: dict[Prefix, int] = field(default_factory=dict)
+    """Of each range that was spilled, the greatest time, us: what expires after it may be needed."""
 
     def _task(self, slot: int, until_s: float) -> StepTask:
         manifest, until_ms = self.manifests.get(slot), round(until_s * 1000)
         close_ms = DAY_S * 1000
         task = self.spilling.task(slot, self.epoch, manifest, self.groups, until_ms, close_ms)
-        return replace(task, expired_by={SESSION: self.progress.watermark_us})
+        reach = {SESSION: tuple(self.reach.items())}
+        return replace(task, expired_by={SESSION: self.progress.watermark_us}, reach=reach)
 
     def _kept(self, reports: Sequence[SlotReport], *, statistics: bool) -> Stepped:
         self.totals += [report.totals for report in reports if report.totals is not None]
+        for cut in (cut for report in reports for cut in report.cuts):
+            if cut.greatest_us is not None:
+                self.reach[cut.range] = max(self.reach.get(cut.range, 0), cut.greatest_us)
         return super()._kept(reports, statistics=statistics)
 
 
