@@ -24,7 +24,7 @@ from spillway.engine.statistics import statistics_every_s
 from spillway.engine.step import step
 from spillway.engine.task import StepTask
 from spillway.engine.wire.blocks import Block, Coordinates, route
-from spillway.policy.automatic import LARGE_SPILL
+from spillway.policy.automatic import fraction_for
 from spillway.policy.reactivation import DEFAULT_REACTIVATION
 from spillway.policy.reactivation import POLICIES as REACTIVATIONS
 from spillway.storage import folder
@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--steps", type=int, default=5, help="steps that are measured")
     parser.add_argument("--budget", type=int, default=4 << 30, help="bytes")
-    parser.add_argument("--fraction", type=float, default=LARGE_SPILL)
+    parser.add_argument("--fraction", type=float)
     parser.add_argument("--reactivation", choices=REACTIVATIONS, default=DEFAULT_REACTIVATION)
     parser.add_argument("--groups", type=int, default=512)
     parser.add_argument("--blocks", type=int, default=4, help="decoders per input")
@@ -139,7 +139,7 @@ def main() -> None:
                 groups=groups,
                 threshold=SpillSettings().threshold,
                 budget_bytes=args.budget,
-                fraction=args.fraction,
+                fraction=fraction_for(args.fraction or "automatic", args.reactivation),
                 reactivation=args.reactivation,
                 now_ms=epoch * EPOCH_S * 1000,
                 written_at_us=1_767_600_001_000_000,

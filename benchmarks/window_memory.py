@@ -139,7 +139,7 @@ class ShortCluster(WindowCluster):
     spilling: Spilling = field(default_factory=lambda: Spilling(AMPLE))
     totals: list[SlotTotals] = field(default_factory=list)
     reach: dict[Prefix, int] = field(default_factory=dict)
-    """Of each range that was spilled, the greatest time, us: what expires after it may be needed."""
+    """Of each range that was spilled, the greatest time, us: see `StepTask.reach`."""
 
     def _task(self, slot: int, until_s: float) -> StepTask:
         manifest, until_ms = self.manifests.get(slot), round(until_s * 1000)

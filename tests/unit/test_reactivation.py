@@ -417,7 +417,7 @@ def test_without_a_spill_as_much_as_is_free_may_come_back() -> None:
     assert returned([100, 100, 50, 50, 50, 50], little, to_come=50) == [3]
 
 
-def test_as_much_more_leaves_as_came_back_and_none_of_that() -> None:
+def test_as_much_more_leaves_as_came_back_and_that_after_all_others() -> None:
     figures = figures_of([300, 100, 100, 100, 100, 100], KeptGenerations.none(), None)
     context = VictimContext(0, 0, 0)
     limits = Limits(1_000, 0.7, 0.2, 10_000)

@@ -474,7 +474,7 @@ class _Step:
             kept = KeptGenerations.known(self.known_figures, name, task.groups)
             kept = kept.without(~own | self._wrote_expired(name))
             gains: Sequence[Gain] = ()
-            if task.reactivation != "off":
+            if task.reactivation != "off" and task.may_return:
                 gains = gains_of(growth, kept, groups, len(task.groups), task.now_ms)
                 newest = kept.newest(len(task.groups))
                 known, known_bytes = rows.sum(), sizes.bytes.sum()

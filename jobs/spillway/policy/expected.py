@@ -43,8 +43,10 @@ it. Of the generation itself N1 min(1, (K - a) / min(N1 / p, K)) stay in memory.
 What this leaves out: rows in memory are taken to have come evenly at p, so what came before a rate
 fell is taken for younger than it is, and its loss for too much until it has left. Rows of a slice
 that have expired count in N and in what was met, as all do, so a full group's loss is up to an
-eighth too much or too little, and a young one's a tenth too little. With a band W is the longest
-reach of its inputs.
+eighth too much or too little, and a young one's a tenth too little. The rows of newer generations
+count in N as though all had stayed in memory. K is reckoned from Kafka's clock, so events that are
+old when they come seem to stay for longer than they do. With a band W is the longest reach of its
+inputs.
 
 Loss and gain are in results of the query: a result of a join below the root counts for as many as
 the root gave for each of that join's.

@@ -2,7 +2,7 @@
 
 TR-05-04 (4.1) leaves what was spilled to the end. SIGMOD 2006 (4.1) allows the merge whenever
 memory becomes available, and does not say which group is first. Here the newest generation of a
-group comes back when it is worth its room: what it is expected to gain for each byte
+group comes back when it is worth its room: what is expected to be gained for each byte
 (`spillway.policy.expected`) exceeds `MARGIN` times what the groups lose that must leave for it, so
 small errors of the estimates move little. The bytes are those that stay in memory: what has left
 its window since gives results, and does not stay. So an old generation of a windowed join costs
@@ -12,7 +12,9 @@ soon.
 
 An older generation has to wait for those that were spilled since. So the newest is worth what the
 best run of generations from it on gains for each byte: else a small one that came last would keep a
-large one away (`worth_of`).
+large one away (`worth_of`). The run does not ask whether an older one is small enough to be read,
+or will be forgotten on the way because rows of the newest have expired
+(`spillway.engine.state.kept`).
 
 | policy | comes back |
 |---|---|
@@ -106,9 +108,9 @@ def returning(
 ) -> Bool:
     """Groups whose newest spilled generation comes back, bool (g,).
 
-    Of them stay `most_bytes` together at the most; nor are more than `most_read_bytes` read, or
-    `most_results` given at once. `spare_bytes`: memory that nobody is expected to ask for until the
-    session ends. Raises ValueError: unknown policy.
+    Of them stay `most_bytes` together at the most, where `LEAST_KEPT` of each counts; nor are more
+    than `most_read_bytes` read, or `most_results` given at once. `spare_bytes`: memory that nobody
+    is expected to ask for until the session ends. Raises ValueError: unknown policy.
     """
     if policy not in POLICIES:
         raise ValueError(f"unknown policy {policy!r}: use one of {', '.join(POLICIES)}")
