@@ -139,6 +139,7 @@ def end_stream(service: Path) -> None:
         os.killpg(json.loads((service / "stream.json").read_text())["pid"], signal.SIGKILL)
 
 
+@pytest.mark.soak
 def test_the_stream_dies_under_a_rebalance_and_the_broker_goes_away(world: World) -> None:
     server = world.server
     wait_for(world.read_all, 120, "the first rows", every_s=1.0)

@@ -459,6 +459,7 @@ def rows_of(day: Day) -> int:
 NO_SPACE = "no space is left: free some there, or choose another place in the settings"
 
 
+@pytest.mark.soak
 def test_disks_that_are_full_or_read_only(make_day: MakeDay) -> None:
     """Each is named, once and without a trace, with exit code 3; what comes after is exact."""
     day = make_day(budget_bytes=128 << 10, max_rows=2_000)

@@ -118,6 +118,7 @@ def test_transactions(day: Day) -> None:
     assert read == 240
 
 
+@pytest.mark.soak
 def test_topics_that_change(day: Day, cluster: KafkaCluster) -> None:
     """More partitions are taken in. A topic that is made anew while the stream runs ends it,
     however many rows it has; one made anew before a start, or missing, is refused."""

@@ -294,7 +294,7 @@ def campaign(number: int, examples: int, each: Callable[[Schedule], object] = ru
     all_exact()
 
 
-@pytest.mark.server
+@pytest.mark.soak
 @pytest.mark.parametrize("number", range(PARTS))
 def test_many_more_schedules_are_exact(number: int) -> None:
     campaign(number, MORE // PARTS)

@@ -106,7 +106,7 @@ def test_fresh_schedules_are_exact(trees: Sequence[Tree]) -> None:
     exact(fresh_seed(), FRESH // 5, trees, lossy=True)
 
 
-@pytest.mark.server
+@pytest.mark.soak
 @pytest.mark.parametrize("trees", [ONE, TREES], ids=["one join", "trees"])
 def test_many_more_schedules_are_exact(trees: Sequence[Tree]) -> None:
     busy(FAST, MORE, trees)

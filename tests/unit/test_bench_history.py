@@ -24,6 +24,7 @@ def short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "REMOVED_KNOWN_S", log.REMOVED_KNOWN_S)
 
 
+@pytest.mark.soak
 def test_what_it_makes_is_read_and_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,6 +55,7 @@ def test_a_day_of_files_is_written_and_counted(
     assert code == line.endswith("missed")
 
 
+@pytest.mark.soak
 def test_the_archive_is_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
