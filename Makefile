@@ -41,7 +41,7 @@ check: setup ## Lint, format, types, fast tests (under 2 minutes)
 	@$(if $(SCRATCH),TMPDIR=$(SCRATCH)) $(PY) -m pytest -q -n 3 -o tmp_path_retention_policy=failed \
 		-m "not server and not soak and not slow" tests $(ARGS)
 
-test: check ## Everything that check does, then slower tests and those that start servers (about 35 minutes)
+test: check ## Everything that check does, then slower tests and those that start servers (about 40 minutes)
 	@$(PY) -m pytest -q -n 3 --dist worksteal -m "(server or slow) and not soak" tests $(ARGS)
 
 mutants: setup ## Planted lies (ARGS=NAME for one), then a sample (SEED=1 SIZE=400): tests must notice
