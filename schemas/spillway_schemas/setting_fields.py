@@ -620,10 +620,10 @@ class SpillSettings(Section):
         json_schema_extra=_about(
             "policy",
             "`automatic` is `expected-gain` where groups are spilled by `expected-loss`, otherwise "
-            "`off`. `expected-gain` brings back the newest generation of a group when what it is "
-            "expected to give for each byte that stays is a fifth more than the groups would that "
-            "leave for it, or the best run of generations from the newest on: the laboratory's "
-            "days, whose folders have room, gain up to 47 points of the ceiling. `rotation` "
+            "`off`. `expected-gain` brings back the newest generation of a group when it, or the "
+            "best run of generations from it on, is expected to give for each byte that stays a "
+            "fifth more than the groups that leave for it would: the laboratory's days, whose "
+            "folders have room, gain up to 47 points of the ceiling. `rotation` "
             "is Flux's: what was spilled longest ago, whatever it is worth. `random` is for tests.",
         ),
     )

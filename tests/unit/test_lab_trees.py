@@ -125,7 +125,9 @@ def brute_force(day: TreeDay, cuts: set[tuple[int, int, int]]) -> list[list[tupl
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(each, marks=pytest.mark.soak) for each in (2, 3))]
+)
 def test_counts_are_those_of_brute_force(tiny: TreeDay, seed: int):
     rng = np.random.default_rng(seed)
     drawn = rng.integers(0, (3, tiny.groups, tiny.epochs + 1), (seed * 12, 3)).tolist()
