@@ -32,7 +32,7 @@ from spillway.engine.join.tree import one_join
 from spillway.engine.step import step
 from spillway.engine.task import StepTask
 from spillway.engine.wire.blocks import Coordinates, route
-from spillway.storage import Folder, folder
+from spillway.storage import Folder, LocalFolder, folder
 from spillway_schemas.setting_fields import SpillSettings
 
 SPEC = one_join(
@@ -72,7 +72,7 @@ def measure(rows: int, others: int, batch_bytes: int, place: str) -> dict[str, f
     report = None
     # State is mapped from this folder, so its pages count as resident memory of this process.
     with tempfile.TemporaryDirectory(dir=place) as root:
-        state, warehouse = folder(root).child("slot"), folder(root).child("warehouse")
+        state, warehouse = LocalFolder(root).child("slot"), folder(root).child("warehouse")
         for epoch, inputs in enumerate(((0,), (1, 2))):
             blocks = []
             for input_ in inputs:

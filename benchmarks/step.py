@@ -27,7 +27,7 @@ from spillway.engine.wire.blocks import Block, Coordinates, route
 from spillway.policy.automatic import fraction_for
 from spillway.policy.reactivation import DEFAULT_REACTIVATION
 from spillway.policy.reactivation import POLICIES as REACTIVATIONS
-from spillway.storage import folder
+from spillway.storage import LocalFolder, folder
 from spillway_schemas.setting_fields import SpillSettings
 
 EPOCH_S = 2
@@ -108,7 +108,7 @@ def main() -> None:
 
         profiler = cProfile.Profile(time.process_time)
     with tempfile.TemporaryDirectory(dir=shm) as root:
-        state, warehouse = folder(root).child("slot"), folder(root).child("warehouse")
+        state, warehouse = LocalFolder(root).child("slot"), folder(root).child("warehouse")
         manifest, epoch, offset = None, 0, 0
         fill = -(-args.state // args.rows)
         while epoch < fill + args.steps:

@@ -31,7 +31,7 @@ from spillway.engine.wire.blocks import Block, Coordinates, route
 from spillway.policy.forecast import Forecast, Profile
 from spillway.policy.victims import TRACING
 from spillway.protocol.seal import CLEANUP_DEPTH
-from spillway.storage import Folder, folder
+from spillway.storage import LocalFolder, StateFolder, folder
 from spillway_schemas.journal import FileRecord, Prefix, SlotTotals
 
 SESSION = "2026-01-05"
@@ -268,8 +268,8 @@ class Cluster:
             found += route(SPEC, input_, self.groups, rows, where, session=SESSION)
         return found
 
-    def _state(self, slot: int) -> Folder:
-        return folder(self.root).child(f"slot-{slot}")
+    def _state(self, slot: int) -> StateFolder:
+        return LocalFolder(self.root).child(f"slot-{slot}")
 
 
 def units_of(groups: GroupMap, slot: int, cut: Set[Prefix]) -> list[Prefix]:

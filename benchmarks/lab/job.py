@@ -26,13 +26,13 @@ from spillway.engine.spill.spillfile import SpillFile, survey
 from spillway.engine.step import step
 from spillway.engine.task import StepTask
 from spillway.engine.wire.blocks import PROBED, UNSTEPPED, Block
-from spillway.storage import Folder
+from spillway.storage import Folder, StateFolder
 from spillway_schemas.hash_space import join_of
 from spillway_schemas.journal import FileRecord, Prefix, SlotReport
 
 Tasks = Mapping[int, StepTask]
 """By slot."""
-Folders = Callable[[int], Folder]
+Folders = Callable[[int], StateFolder]
 """A slot's own."""
 
 
@@ -76,7 +76,7 @@ def extracted(
     """What leaves slots in this epoch. `elsewhere`: slots on another host, which get blocks.
     `givers`: slots that are looked at; None: all."""
 
-    def neighbour(slot: int) -> tuple[StepTask, Folder] | None:
+    def neighbour(slot: int) -> tuple[StepTask, StateFolder] | None:
         return None if slot in elsewhere else (tasks[slot], state(slot))
 
     for slot, task in tasks.items():

@@ -25,7 +25,7 @@ from spillway.engine.spill.spillfile import SpillFile
 from spillway.engine.task import StepTask
 from spillway.engine.wire.blocks import Block, Coordinates, route
 from spillway.protocol.seal import cleanup_ranges, flushed
-from spillway.storage import Folder, folder
+from spillway.storage import LocalFolder, StateFolder, folder
 from spillway.stream.tasks import all_traced
 from spillway_schemas import journal
 from spillway_schemas.journal import FileRecord, Prefix, SlotReport, SlotTotals, TracedGroup
@@ -176,8 +176,8 @@ class TreeCluster:
             found += route(self.spec, stream.index, self.groups, batch, where, session=SESSION)
         return found
 
-    def _state(self, slot: int) -> Folder:
-        return folder(self.root).child(f"slot-{slot}")
+    def _state(self, slot: int) -> StateFolder:
+        return LocalFolder(self.root).child(f"slot-{slot}")
 
     def _keep(self, reports: list[SlotReport], *, statistics: bool) -> None:
         for report in reports:

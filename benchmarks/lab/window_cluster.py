@@ -23,7 +23,7 @@ from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.join.tree import TreeSpec, one_join
 from spillway.engine.task import StepTask
 from spillway.engine.wire.blocks import Block, Coordinates, route
-from spillway.storage import Folder, folder
+from spillway.storage import LocalFolder, StateFolder, folder
 from spillway_schemas.journal import FileRecord, SlotReport
 from spillway_schemas.windows import Progress, Span
 
@@ -146,5 +146,5 @@ class WindowCluster:
         place.delete(file.path)
         return read
 
-    def _state(self, slot: int) -> Folder:
-        return folder(self.root).child(f"slot-{slot}")
+    def _state(self, slot: int) -> StateFolder:
+        return LocalFolder(self.root).child(f"slot-{slot}")

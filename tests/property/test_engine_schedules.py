@@ -55,10 +55,11 @@ TINY = Shape(
     files_in_budget=10**9,
     fuel_intakes=0,
     fuel_files=2,
-    reclaim_from=0.0,
-    reclaim_hard_from=0.5,
+    trim_from=0.0,
+    dead_share=0.01,
+    dead_in_budget=0.0,
 )
-"""Merges begin at once, advance by a few rows an epoch, and files with dead rows are rewritten."""
+"""Merges begin at once, advance by a few rows an epoch, and files with dead rows are trimmed."""
 
 COMMON = {
     "deadline": None,

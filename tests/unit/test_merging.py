@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from spillway.engine.state.merging import FileLiveness, RunSize, Shape, due_merges, to_reclaim
+from spillway.engine.state.merging import FileLiveness, RunSize, Shape, due_merges, to_trim
 from spillway.engine.state.statefiles import Merging
 
 SHAPE = Shape()
@@ -122,7 +122,7 @@ def test_merges_keep_up_with_64_gib_and_not_with_more() -> None:
     assert merged_at_once(SHAPE, 2**37 // 2600, 2**37) == 2
 
 
-def reclaimed(*, folder: int, fuel: int, shape: Shape = SHAPE) -> list[str]:
+def trimmed(*, folder: int, fuel: int, short: int = 0, shape: Shape = SHAPE) -> list[str]:
     """Of a budget of 100: files with 90, 90, 80, 25 and 10 dead bytes of 100."""
     worn = [
         FileLiveness("e", 100, 75),
@@ -130,26 +130,37 @@ def reclaimed(*, folder: int, fuel: int, shape: Shape = SHAPE) -> list[str]:
         FileLiveness("b", 100, 10),
         FileLiveness("d", 100, 20),
     ]
-    return to_reclaim(
-        shape, [*worn, FileLiveness("f", 100, 90)], folder_bytes=folder, budget_bytes=100, fuel=fuel
+    return to_trim(
+        shape,
+        [*worn, FileLiveness("f", 100, 90)],
+        folder_bytes=folder,
+        budget_bytes=100,
+        short_bytes=short,
+        fuel=fuel,
     )
 
 
-def test_the_files_with_most_dead_bytes_are_rewritten_first_within_the_fuel() -> None:
-    assert reclaimed(folder=49, fuel=1000) == []
-    assert reclaimed(folder=50, fuel=1000) == ["b", "c", "d", "e"]
-    assert reclaimed(folder=50, fuel=40) == ["b", "c", "d"]
-    assert reclaimed(folder=50, fuel=39) == ["b", "c"]
-    assert reclaimed(folder=50, fuel=9) == []
-    assert reclaimed(folder=74, fuel=9) == []
-    assert reclaimed(folder=75, fuel=0) == ["b", "c", "d", "e"], "fuel is no limit any more"
+def test_the_files_with_most_dead_bytes_are_trimmed_first_within_the_fuel() -> None:
+    assert trimmed(folder=49, fuel=1000) == []
+    assert trimmed(folder=50, fuel=1000) == ["b", "c", "d", "e"]
+    assert trimmed(folder=50, fuel=40) == ["b", "c", "d"]
+    assert trimmed(folder=50, fuel=39) == ["b", "c"]
+    assert trimmed(folder=50, fuel=9) == []
     exactly = Shape(dead_share=0.25)
-    assert reclaimed(folder=75, fuel=0, shape=exactly) == ["b", "c", "d", "e"]
+    assert trimmed(folder=50, fuel=1000, shape=exactly) == ["b", "c", "d", "e"]
     assert FileLiveness("a", 0, 0).dead_share == 1
+
+
+def test_for_want_of_room_files_are_trimmed_whatever_it_costs() -> None:
+    """In a folder that is not full, and without fuel; but none for little."""
+    for short, files in ((1, 1), (90, 1), (91, 2), (180, 2), (181, 3), (261, 4), (900, 4)):
+        assert trimmed(folder=0, fuel=0, short=short) == ["b", "c", "d", "e"][:files], short
+    assert trimmed(folder=50, fuel=39, short=1) == ["b", "c"], "then as far as fuel goes"
+    assert trimmed(folder=50, fuel=20, short=181) == ["b", "c", "d"]
 
 
 def test_some_dead_bytes_wait_until_more_of_their_files_is_dead() -> None:
     """295 bytes are dead at first, then 205, 115, 35 and 10."""
     for stay, files in ((0, 4), (34, 4), (35, 3), (114, 3), (116, 2), (294, 1), (296, 0)):
         shape = Shape(dead_in_budget=stay / 100)
-        assert reclaimed(folder=75, fuel=0, shape=shape) == ["b", "c", "d", "e"][:files], stay
+        assert trimmed(folder=75, fuel=1000, shape=shape) == ["b", "c", "d", "e"][:files], stay

@@ -40,7 +40,7 @@ from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.spilling import rows_of
 from spillway.engine.state.arrangement import RunWindow, Segments
 from spillway.engine.state.loading import Loaded, load
-from spillway.engine.state.runs import Missing, RunFile, map_run, part_of
+from spillway.engine.state.runs import Missing, RunFile, joined, map_run, part_of
 from spillway.engine.state.slices import by_slice
 from spillway.engine.statistics import range_of
 from spillway.engine.task import StepTask
@@ -53,9 +53,9 @@ from spillway.engine.wire.blocks import (
     encode_table,
     spans_by_slot,
 )
-from spillway.storage import Folder
+from spillway.storage import StateFolder
 
-Neighbour = Callable[[int], tuple[StepTask, Folder] | None]
+Neighbour = Callable[[int], tuple[StepTask, StateFolder] | None]
 """Another slot's task in this epoch and its folder as this host would name it."""
 
 
@@ -68,7 +68,7 @@ def nobody(_: int) -> None:
 
 
 def extract(
-    spec: TreeSpec, task: StepTask, state: Folder, neighbour: Neighbour = nobody
+    spec: TreeSpec, task: StepTask, state: StateFolder, neighbour: Neighbour = nobody
 ) -> Iterator[Block]:
     """Blocks for the new owners of the ranges in `task.leaving` (`task.groups` names them).
 
@@ -102,7 +102,7 @@ def extract(
             merged = [merge_bounded(some, task.piece_bytes) for some in by_slice(pieces)]
             for rows in (rows for some in merged for rows in some):
                 for owner, spans in spans_by_slot(task.groups, rows.key_hash).items():
-                    mine = _joined([part_of(rows, a, b) for a, b in spans])
+                    mine = joined([part_of(rows, a, b) for a, b in spans])
                     yield from giving[owner].give(session.name, input_, mine)
     at = range_of(found.manifest.figures, ranges)
     for owner, each in giving.items():
@@ -115,7 +115,9 @@ def extract(
             yield each.block("moved", encode_moved(Moved(True, each.rows[join], files)), join)
 
 
-def _shelf(spec: TreeSpec, task: StepTask, theirs: StepTask, folder: Folder) -> RunWriter | None:
+def _shelf(
+    spec: TreeSpec, task: StepTask, theirs: StepTask, folder: StateFolder
+) -> RunWriter | None:
     """The new owner's folder with this slot's share of its room; None: it is not on this host."""
     sizes = {info.name: info.bytes for info in folder.list()}
     if not lies_in(sizes, theirs.manifest):
@@ -173,19 +175,10 @@ class _Giving:
         return Block(self.owner, kind, join, self.task.slot, data)
 
 
-def _joined(pieces: list[Rows]) -> Rows:
-    """Sorted rows of pieces in order (copied when there are two or more)."""
-    if len(pieces) == 1:
-        return pieces[0]
-    hashes = np.concatenate([piece.key_hash for piece in pieces])
-    table = pa.concat_tables([piece.table for piece in pieces]).combine_chunks()
-    return Rows(hashes, table, slice=pieces[0].slice)
-
-
 def adopt(
     spec: TreeSpec,
     task: StepTask,
-    state: Folder,
+    state: StateFolder,
     found: Loaded,
     sender: int,
     files: Sequence[RunFile],
@@ -202,7 +195,7 @@ def adopt(
     for file in files:
         named = file._replace(run=first + slices.index(file.slice or 0))
         try:
-            rows = map_run(spec, state, named, task.key)
+            rows, _ = map_run(spec, state, named, task.key, task.epoch)
         except Missing as lost:
             raise HandoverLost(
                 f"slot {sender} wrote state for slot {task.slot} into {state.uri}, but {lost}. "

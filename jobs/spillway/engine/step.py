@@ -1,16 +1,17 @@
 """One slot's part of one epoch: from the named manifest and the epoch's blocks to a report.
 
 Model: a step is a function of (task, blocks, the files that the task's manifest names). It writes
-files under fresh names only, deletes nothing that the manifest of the epoch before uses, nor what
-the journal may yet name (`state.statefiles`), and *returns* what it did; until a journal entry
-names its report, nothing of it exists. So it may run any number of times, also at once.
+files under fresh names, and takes rows that are dead in that manifest out of its files; it deletes
+nothing that the manifest uses, nor what the journal may yet name (`state.statefiles`), and
+*returns* what it did; until a journal entry names its report, nothing of it exists. So it may run
+any number of times, also at once.
 
 Order, and why:
 
 1. load exactly the named manifest, sizes and digests checked; anything wrong is reported as
    `missing` before a file is written or deleted, and so is a slot that had to give groups to
    this one and found nothing
-2. delete garbage, so that there is room
+2. delete garbage and trim files, so that there is room
 3. drop the groups that move away, install state and restored rows (no output)
 4. join the rows that the session takes over, then the epoch's new ones; results leave in batches
    (before it what has expired leaves, after it what of these rows has: windows, see `expiry`)
@@ -20,7 +21,7 @@ Order, and why:
 6. bring back spilled generations that are worth their room, with what they lacked
    (`spillway.policy.reactivation`): after the join, so that they meet the epoch's rows, too
    spill: after the join, so a generation's own results are all out
-7. write the rows that stay as new runs; merge and reclaim within the room of the folder
+7. write the rows that stay as new runs; merge within the room of the folder
 8. write the manifest, report
 
 Known limitation: the memory of the process is bounded by the epoch's intake, what comes back
@@ -87,14 +88,14 @@ from spillway.engine.statistics import (
 )
 from spillway.engine.task import StepTask
 from spillway.engine.tracing import counted_for, heard, told
-from spillway.engine.upkeep import RunWriter, room_of, upkeep
+from spillway.engine.upkeep import RunWriter, room_of, trim, upkeep
 from spillway.engine.wire.blocks import Block
 from spillway.engine.wire.datafile import write_data_files
 from spillway.engine.wire.quarantine import QUARANTINE_SCHEMA, quarantine_tables
 from spillway.policy.arrivals import NO_EVIDENCE
 from spillway.policy.expected import Gain, expected_loss, rows_to_come
 from spillway.policy.victims import VictimContext
-from spillway.storage import Folder
+from spillway.storage import Folder, StateFolder
 from spillway_schemas.filenames import turn_of
 from spillway_schemas.hash_space import join_of
 from spillway_schemas.journal import (
@@ -118,7 +119,7 @@ def step(
     spec: TreeSpec,
     task: StepTask,
     blocks: Iterable[Block],
-    state: Folder,
+    state: StateFolder,
     tables: Callable[[str], Folder],
 ) -> SlotReport:
     """Carry out a slot's part of an epoch.
@@ -165,7 +166,7 @@ class _Step:
         self,
         spec: TreeSpec,
         task: StepTask,
-        state: Folder,
+        state: StateFolder,
         tables: Callable[[str], Folder],
         found: Loaded,
         began: float,
@@ -235,6 +236,9 @@ class _Step:
             # A session of which everything was spilled has no files, but counts go on.
             for name in sorted(set(pc.unique(self.known_figures["session"]).to_pylist())):
                 self.found.session(name)
+        shelf = self._shelf(sum(left.values()))
+        with self.timed("merge"):
+            trim(shelf, self.sessions, self.manifest.drops, self._came("new"))
         with self.timed("quarantine"):
             self._quarantine(intake)
         given = {name: self._given(intake, name) for name in self.sessions}
@@ -251,26 +255,6 @@ class _Step:
                 del self.sessions[name]
         for name in self.sessions:
             self._measure(name, given[name])
-        held = sum(len(parts) for s in self.sessions.values() for parts in s.parts)
-        files = held + 2 * len(self.inputs) * len(self.sessions)
-        room = room_of(
-            task.shape_kept,
-            task.budget_bytes,
-            sum(left.values()),
-            files,
-            len(task.groups) * len(self.sessions),
-            self.found.sizes.get(task.manifest or "", 0),
-        )
-        shelf = RunWriter(
-            self.spec,
-            self.state,
-            task.warehouse_id,
-            task.epoch,
-            task.attempt,
-            task.key,
-            room,
-            task.shape_kept,
-        )
         next_run, intake_bytes = self._spill_and_store(shelf)
         with self.timed("merge"):
             kept = upkeep(shelf, self.sessions, self.manifest.merges, next_run, intake_bytes)
@@ -299,10 +283,34 @@ class _Step:
             data = encode_manifest(manifest)
             name = manifest_name(task.warehouse_id, task.epoch, task.attempt, data, task.key)
             write_manifest(self.state, name, data)
-            room.used_bytes += data.size
+            shelf.room.used_bytes += data.size
         with self.timed("statistics"):
             self._statistics()
-        return self._report(intake, name, room.used_bytes)
+        return self._report(intake, name, shelf.room.used_bytes)
+
+    def _shelf(self, used_bytes: int) -> RunWriter:
+        """The slot's folder, of which files take `used_bytes`."""
+        task = self.task
+        held = sum(len(parts) for s in self.sessions.values() for parts in s.parts)
+        files = held + 2 * len(self.inputs) * len(self.sessions)
+        room = room_of(
+            task.shape_kept,
+            task.budget_bytes,
+            used_bytes,
+            files,
+            len(task.groups) * len(self.sessions),
+            self.found.sizes.get(task.manifest or "", 0),
+        )
+        return RunWriter(
+            self.spec,
+            self.state,
+            task.warehouse_id,
+            task.epoch,
+            task.attempt,
+            task.key,
+            room,
+            task.shape_kept,
+        )
 
     # --- join -----------------------------------------------------------------------------
 
@@ -614,7 +622,7 @@ class _Step:
 
     def _held_bytes(self) -> int:
         """Bytes of the files that the state is in, and of a manifest like the last one."""
-        files = sum(p.file.bytes for s in self.sessions.values() for p in s.all_parts())
+        files = sum(p.bytes for s in self.sessions.values() for p in s.all_parts())
         return files + self.found.sizes.get(self.task.manifest or "", 0)
 
     def _came(self, kind: str) -> int:

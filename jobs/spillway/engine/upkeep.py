@@ -1,17 +1,20 @@
-"""Writing runs, advancing merges and reclaiming dead bytes, within the room of the folder.
+"""Writing runs, advancing merges and trimming files, within the room of the folder.
 
 Invariant: the bytes of all files in the slot's folder (those of the manifest before, files of other
 tasks of the same job, everything written now) stay within the budget. `Room` is asked before
-every write; a merge or a reclaim that does not fit waits, new rows that do not fit are spilled.
-A little room is kept for reclaiming alone (`slack`), or a full folder could never recover.
+every write; a merge or a trimming that does not fit waits, new rows that do not fit are spilled.
+A little room is kept for trimming alone (`slack`), or a full folder could never recover.
 
-Room to work. What is copied frees its sources one epoch later, so merging and reclaiming live on
-the room that the new rows leave. With little of it they free less than the next epoch brings, which
-leaves still less, until only spills of all that comes keep the folder within its budget. So room
-for work is kept. A merge that cannot end in this step leaves it free, and the next intake's. When
-new rows would eat into it, `Room.to_spill` says how much leaves, by value as ever: as much as came,
-so that the state does not grow, and the shortfall, so that files wear and give more for what is
-copied. This may begin below `spill.threshold`, and is counted as what leaves for want of room.
+Trimming comes first in a step, before anything is written: rows that were dead in the manifest that
+the step begins from are dead for good, and a file without them takes the place of the old one at
+once (see `state.runs`). Rows that die in this step must stay in their files until it is journaled.
+
+Room to work. What a merge copies frees its sources one epoch later, so merging lives on the room
+that the new rows leave. With little of it small files pile up, and each takes room of its own. So
+room for work is kept. A merge that cannot end in this step leaves it free, and the next intake's.
+When new rows would eat into it, `Room.to_spill` says how much leaves, by value as ever: as much as
+came, so that the state does not grow, and the shortfall. This may begin below `spill.threshold`,
+and is counted as what leaves for want of room.
 
 Known limitation: the manifest is written whether it fits or not. Room is set aside for it, so
 this matters only for small budgets, or where Spark runs a slot's task again within a job.
@@ -20,7 +23,6 @@ this matters only for small budgets, or where Spark runs a slot's task again wit
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,25 +32,35 @@ from pydantic import SecretBytes
 from spillway.engine.join.kernel import Rows
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.spillfile import quantiles
-from spillway.engine.state.arrangement import ALL, RunWindow, Segments, SessionState, everything
+from spillway.engine.state.arrangement import (
+    ALL,
+    Drops,
+    RunWindow,
+    Segments,
+    SessionState,
+    everything,
+)
 from spillway.engine.state.digests import keyed_digest
-from spillway.engine.state.merging import FileLiveness, RunSize, Shape, due_merges, to_reclaim
+from spillway.engine.state.merging import FileLiveness, RunSize, Shape, due_merges, to_trim
 from spillway.engine.state.runs import (
     RunFile,
     bytes_of,
     encode_run,
+    encode_trimmed,
+    joined,
+    map_run,
     merge,
     name_of,
     note_verified,
     part_of,
 )
 from spillway.engine.state.statefiles import Merging
-from spillway.storage import Folder
+from spillway.storage import StateFolder
 
-WORK_INTAKES = 1.5
+WORK_INTAKES = 0.5
 WORK_IN_BUDGET = 0.2
-"""Room that merging and reclaiming need, in intakes of an epoch, and at most, as a part of the
-budget: measured (decision 15)."""
+"""Room that merging needs, in intakes of an epoch, and at most, as a part of the budget: measured
+(decision 15)."""
 RunKey = tuple[str, int, int]
 """Session, input and number of a logical run."""
 MANIFEST_RUN_BYTES = 320
@@ -56,7 +68,7 @@ MANIFEST_GROUP_BYTES = 136
 MANIFEST_BASE_BYTES = 4096
 """Generous estimates of a manifest's size, from which room is set aside."""
 SLACK_PARTS = 16
-"""At most 1 / SLACK_PARTS of the budget is kept for reclaiming alone."""
+"""At most 1 / SLACK_PARTS of the budget is kept for trimming alone."""
 
 
 @dataclass
@@ -68,15 +80,15 @@ class Room:
     reserve_bytes: int
     """For the manifest."""
     slack_bytes: int
-    """For reclaiming only."""
+    """For trimming only."""
 
-    def left(self, *, reclaiming: bool = False) -> int:
+    def left(self, *, trimming: bool = False) -> int:
         """Bytes that may still be written (negative: none)."""
-        slack = 0 if reclaiming else self.slack_bytes
+        slack = 0 if trimming else self.slack_bytes
         return self.budget_bytes - self.used_bytes - self.reserve_bytes - slack
 
     def for_work(self, intake_bytes: int) -> int:
-        """Bytes that merging and reclaiming need beside an epoch's intake."""
+        """Bytes that merging needs beside an epoch's intake."""
         return int(min(WORK_INTAKES * intake_bytes, WORK_IN_BUDGET * self.budget_bytes))
 
     def to_spill(self, intake_bytes: int, held_bytes: int) -> int:
@@ -116,7 +128,7 @@ class RunWriter:
     """The slot's folder as one attempt of one epoch writes to it."""
 
     spec: TreeSpec
-    folder: Folder
+    folder: StateFolder
     warehouse_id: str
     epoch: int
     attempt: str
@@ -130,10 +142,8 @@ class RunWriter:
     ) -> tuple[RunWindow, pa.Buffer]:
         """A file of rows (not empty) that is not written yet."""
         data = encode_run(self.spec, input_, rows)
-        name = name_of(self.warehouse_id, self.epoch, self.attempt, f"{self.files:05d}")
-        self.files += 1
         file = RunFile(
-            file=name,
+            file=self._name(),
             bytes=data.size,
             row_bytes=bytes_of(rows),
             digest=keyed_digest(self.key, data),
@@ -155,6 +165,24 @@ class RunWriter:
         note_verified(self.folder.path(part.file.file))
         self.room.used_bytes += data.size
 
+    def trim(self, part: RunWindow, rows: Rows) -> RunWindow | None:
+        """Put a file with `rows` alone, which are not dead, in a part's place; None when there is
+        no room for both, or nothing is gained."""
+        epoch = self.epoch - 1
+        data, trimmed = encode_trimmed(self.spec, part.file, rows, epoch, self.key)
+        if not data.size <= min(self.room.left(trimming=True), part.bytes - 1):
+            return None
+        name = self._name()
+        self.folder.write_new(name, data)
+        self.folder.replace(part.file.file, name)
+        note_verified(self.folder.path(part.file.file), trimmed)
+        self.room.used_bytes += data.size - part.bytes
+        return RunWindow(part.file, *map_run(self.spec, self.folder, part.file, self.key, epoch))
+
+    def _name(self) -> str:
+        self.files += 1
+        return name_of(self.warehouse_id, self.epoch, self.attempt, f"{self.files - 1:05d}")
+
     def write_if_room(
         self,
         session: str,
@@ -162,11 +190,10 @@ class RunWriter:
         run: int,
         rows: Rows,
         *,
-        reclaiming: bool = False,
         kept_free: int = 0,
     ) -> RunWindow | None:
         """Write a file of rows; None when that would not leave `kept_free` bytes of room."""
-        room = self.room.left(reclaiming=reclaiming) - kept_free
+        room = self.room.left() - kept_free
         if bytes_of(rows) > room:
             return None
         part, data = self.encode(session, input_, run, rows)
@@ -174,6 +201,40 @@ class RunWriter:
             return None
         self.write(part, data)
         return part
+
+
+def trim(
+    shelf: RunWriter,
+    sessions: Mapping[str, SessionState],
+    drops: Mapping[str, Drops],
+    intake_bytes: int,
+) -> None:
+    """Trim files, in the sessions' lists of parts, to have room for what came in this epoch.
+
+    `drops`: those of the manifest that the step begins from, and no later ones.
+    """
+    room, shape = shelf.room, shelf.shape
+    dead = {name: everything(drops.get(name, Drops())) for name in sessions}
+    worn = [
+        FileLiveness(part.file.file, part.row_bytes, _live(part, dead[session.name])[1])
+        for session, part in _all(sessions)
+    ]
+    wanted = set(
+        to_trim(
+            shape,
+            worn,
+            folder_bytes=room.used_bytes,
+            budget_bytes=room.budget_bytes,
+            short_bytes=intake_bytes + room.for_work(intake_bytes) - room.left(),
+            fuel=shape.fuel_bytes(intake_bytes, room.budget_bytes),
+        )
+    )
+    for session in sessions.values():
+        for parts in session.parts:
+            for at, part in enumerate(parts):
+                if part.file.file in wanted:
+                    live = dead[session.name].slices(part.rows, part.file.born, ALL)
+                    parts[at] = (live and shelf.trim(part, joined(live))) or part
 
 
 @dataclass(frozen=True)
@@ -191,7 +252,7 @@ def upkeep(
     next_run: int,
     intake_bytes: int,
 ) -> Upkeep:
-    """Drop what is dead, advance merges, reclaim. Changes the sessions' lists of parts."""
+    """Drop what is dead, and advance merges. Changes the sessions' lists of parts."""
     budget = shelf.room.budget_bytes
     live: dict[str, tuple[int, int]] = {}
     _weigh(sessions, live)
@@ -217,44 +278,20 @@ def upkeep(
         merged += copied
         if not done:
             left.append(merging)
-    busy = {(m.session, m.input, s) for m in left for s in m.sources}
-    if shelf.room.used_bytes >= shelf.shape.reclaim_hard_from * budget:
-        # A merge that waits for room must not keep dead bytes, nor those that it has copied.
-        _weigh(sessions, live, busy)
-        busy.clear()
-    _reclaim(shelf, sessions, _worn(sessions, live, busy), fuel)
     return Upkeep(tuple(left), next_run)
 
 
-def _weigh(
-    sessions: dict[str, SessionState],
-    live: dict[str, tuple[int, int]],
-    only: AbstractSet[RunKey] | None = None,
-) -> None:
-    """Note what lives of all files, or of those of some runs, and let go of those that are dead."""
+def _weigh(sessions: Mapping[str, SessionState], live: dict[str, tuple[int, int]]) -> None:
+    """Note what lives of all files, and let go of those that are dead."""
     for session in sessions.values():
         whole = everything(session.drops)
         for part in session.all_parts():
-            if only is None or _run_of(session, part) in only:
-                live[part.file.file] = _live(part, whole)
+            live[part.file.file] = _live(part, whole)
         for parts in session.parts:
-            parts[:] = [p for p in parts if p.file.file not in live or live[p.file.file][0]]
+            parts[:] = [p for p in parts if live[p.file.file][0]]
 
 
-def _worn(
-    sessions: dict[str, SessionState],
-    live: Mapping[str, tuple[int, int]],
-    busy: AbstractSet[RunKey],
-) -> list[FileLiveness]:
-    """The files of before this step's merges, without those of `busy` runs."""
-    return [
-        FileLiveness(part.file.file, part.file.row_bytes, live[part.file.file][1])
-        for session, part in _all(sessions)
-        if part.file.file in live and _run_of(session, part) not in busy
-    ]
-
-
-def _all(sessions: dict[str, SessionState]) -> Iterator[tuple[SessionState, RunWindow]]:
+def _all(sessions: Mapping[str, SessionState]) -> Iterator[tuple[SessionState, RunWindow]]:
     for session in sessions.values():
         for part in session.all_parts():
             yield session, part
@@ -321,34 +358,4 @@ def _from(part: RunWindow, bound: int) -> RunWindow | None:
     first = int(np.searchsorted(part.rows.key_hash, np.uint64(bound)))
     if file is None or first == len(part.rows.key_hash):
         return None
-    return RunWindow(file, part_of(part.rows, first, len(part.rows.key_hash)))
-
-
-def _reclaim(
-    shelf: RunWriter, sessions: dict[str, SessionState], worn: Sequence[FileLiveness], fuel: int
-) -> None:
-    """Rewrite the live part of the most worn files, as long as there is room."""
-    wanted = to_reclaim(
-        shelf.shape,
-        worn,
-        folder_bytes=shelf.room.used_bytes,
-        budget_bytes=shelf.room.budget_bytes,
-        fuel=fuel,
-    )
-    where = {
-        part.file.file: (session, parts)
-        for session in sessions.values()
-        for parts in session.parts
-        for part in parts
-    }
-    for name in wanted:
-        session, parts = where[name]
-        at = next(i for i, part in enumerate(parts) if part.file.file == name)
-        old = parts[at]
-        rows = merge(everything(session.drops).slices(old.rows, old.file.born, ALL))
-        made = shelf.write_if_room(
-            session.name, old.file.input, old.file.run, rows, reclaiming=True
-        )
-        if made is None:
-            break
-        parts[at] = made
+    return RunWindow(file, part_of(part.rows, first, len(part.rows.key_hash)), part.trimmed)

@@ -2,8 +2,9 @@
 
 Model: a `Folder` holds immutable files under names relative to it (`a.arrow`,
 `session_date=2026-01-05/7-x-0-0.parquet`). A file is written once, whole, under a name that
-nobody used before; it is never changed and never replaced. `spillway.storage.local` has folders of
-a file system, `spillway.storage.objects` those of an object store.
+nobody used before; it is never changed, and only in a `StateFolder` ever replaced.
+`spillway.storage.local` has folders of a file system, `spillway.storage.objects` those of an object
+store.
 
 Invariants:
 
@@ -26,7 +27,7 @@ import urllib.parse
 from dataclasses import replace
 
 from spillway.private import private_folder
-from spillway.storage.folders import FileInfo, Folder, StorageError, storage_error
+from spillway.storage.folders import FileInfo, Folder, StateFolder, StorageError, storage_error
 from spillway.storage.local import LocalFolder, explained
 from spillway_schemas.secret import Options
 from spillway_schemas.stores import is_uri, scheme_of
@@ -35,6 +36,7 @@ __all__ = [
     "FileInfo",
     "Folder",
     "LocalFolder",
+    "StateFolder",
     "StorageError",
     "folder",
     "private",
@@ -58,7 +60,7 @@ def folder(uri: str, options: Options | None = None) -> Folder:
     return _local(uri)
 
 
-def private(uri: str) -> Folder:
+def private(uri: str) -> StateFolder:
     """Return the local folder at `uri` as one that is this user's alone; made, or checked when
     there.
 

@@ -158,3 +158,14 @@ class Folder(Protocol):
 
         None when it is about something else, or nothing that a person can mend.
         """
+
+
+class StateFolder(Folder, Protocol):
+    """A folder on this host, where a file can take another one's place."""
+
+    def child(self, name: str) -> StateFolder:
+        """Return the folder `name` below this one."""
+
+    def replace(self, name: str, by: str) -> None:
+        """Put the file `by` in the place of the file `name`, in one go: who opens that finds one of
+        them, whole. Raises FileNotFoundError when there is no file `by`."""

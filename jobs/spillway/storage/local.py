@@ -182,6 +182,12 @@ class LocalFolder:
             with explained("delete", path):
                 _remove(path)
 
+    def replace(self, name: str, by: str) -> None:
+        """Put the file `by` in the place of the file `name`. Raises FileNotFoundError."""
+        path = self.path(name)
+        with explained("write", path):
+            os.replace(self.path(by), path)
+
     def sync(self, names: Iterable[str]) -> None:
         """Make files, and the folders' entries that lead to them, survive a loss of power."""
         # The parent of the base holds the entry of the base itself.

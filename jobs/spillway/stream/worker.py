@@ -31,7 +31,7 @@ from spillway.engine.wire.blocks import (
     Block,
     from_batch,
 )
-from spillway.storage import Folder, folder, private
+from spillway.storage import StateFolder, folder, private
 from spillway.stream.pins import salted
 from spillway.stream.process import freeze
 from spillway_schemas.filenames import turn
@@ -58,7 +58,7 @@ class StepJob:
     warehouse_options: Options = field(default_factory=dict)
     """Of the object store where `warehouse_root` is, when it is in one."""
 
-    def state(self, task: StepTask) -> Folder:
+    def state(self, task: StepTask) -> StateFolder:
         """The folder of a slot's state on the host that this runs on."""
         own = (
             os.environ.get("SPILLWAY_STATE__ROOT")
@@ -78,7 +78,7 @@ class StepJob:
         """The name of one more attempt at a task."""
         return (turn(self.term, self.attempt) + uuid.uuid4().hex)[:16]
 
-    def neighbour(self, slot: int) -> tuple[StepTask, Folder] | None:
+    def neighbour(self, slot: int) -> tuple[StepTask, StateFolder] | None:
         """Another slot's task, and where its state would be if it lay on this host."""
         task = self.tasks.get(slot)
         return None if task is None else (task, self.state(task))

@@ -21,7 +21,7 @@ import numpy as np
 
 from spillway.engine.groups import I64, U64, Bool, GroupMap, disjoint_ranges
 from spillway.engine.join.kernel import NEVER_DROPPED, Rows
-from spillway.engine.state.runs import RunFile, bytes_before, part_of
+from spillway.engine.state.runs import RunFile, Trimmed, bytes_before, part_of
 from spillway_schemas.journal import HASH_BITS, Prefix
 
 
@@ -80,6 +80,18 @@ class RunWindow:
 
     file: RunFile
     rows: Rows
+    trimmed: Trimmed | None = None
+    """Of a file that is not as it was first written."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the file as it is."""
+        return (self.trimmed or self.file).bytes
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of its rows alone, those outside of the window included."""
+        return (self.trimmed or self.file).row_bytes
 
 
 @dataclass

@@ -60,6 +60,6 @@ def load(
     for file in manifest.runs:
         if joins is not None and spec.operators[file.input] not in joins:
             continue
-        part = RunWindow(file, map_run(spec, folder, file, key))
+        part = RunWindow(file, *map_run(spec, folder, file, key, epoch))
         found.session(file.session).parts[file.input].append(part)
     return found

@@ -1,4 +1,4 @@
-"""Geometric merging of runs, and reclaiming dead bytes: decisions only, pure.
+"""Geometric merging of runs, and trimming files of dead rows: decisions only, pure.
 
 Model: a logical run is a list of files with disjoint windows. Every epoch adds one run per
 session and input. Runs of one size class (powers of `fan_in` in rows) are merged when there are
@@ -26,8 +26,8 @@ sixth at n = 8,192. With more, two of a class may be under way: with 128 GiB at 
 bound and no rate: what is due is copied at once as far as it goes, for fewer runs make look-ups
 cheap.
 
-Reclaiming rewrites the live part of one file, that with most dead bytes first, because it gives
-most room back for the room it takes until the old file may go (one epoch later).
+Trimming copies what lives of one file and puts it in the file's place, that with most dead bytes
+first, because it gives most room back for the bytes that it copies.
 """
 
 from __future__ import annotations
@@ -57,13 +57,11 @@ class Shape:
     fuel_intakes: int = 4
     fuel_files: int = 2
     """An epoch merges at most this many times its intake, plus this many files' bytes."""
-    reclaim_from: float = 0.5
-    """Folder bytes / budget above which dead bytes are reclaimed ..."""
-    reclaim_hard_from: float = 0.75
-    """... and above which fuel no longer limits reclaiming."""
+    trim_from: float = 0.5
+    """Folder bytes / budget from which files are trimmed, also when nothing needs the room yet."""
     dead_share: float = 0.15
-    """A file with a smaller share of dead bytes is not rewritten."""
-    dead_in_budget: float = 0.04
+    """A file with a smaller share of dead bytes is not trimmed."""
+    dead_in_budget: float = 0.02
     """Dead bytes of this part of the budget stay: the longer a file waits, the more of it is dead,
     and the less is copied for what is freed."""
 
@@ -143,23 +141,33 @@ class FileLiveness:
         return 1 - self.live_bytes / max(self.bytes, 1)
 
 
-def to_reclaim(
-    shape: Shape, worn: Iterable[FileLiveness], *, folder_bytes: int, budget_bytes: int, fuel: int
+def to_trim(
+    shape: Shape,
+    worn: Iterable[FileLiveness],
+    *,
+    folder_bytes: int,
+    budget_bytes: int,
+    short_bytes: int,
+    fuel: int,
 ) -> list[str]:
-    """Files to rewrite, in this order, as long as room is left for each."""
-    fill = folder_bytes / budget_bytes
-    if fill < shape.reclaim_from:
-        return []
+    """Files to trim, in this order.
+
+    Until `short_bytes` are freed, whatever that copies; and on, as far as `fuel` goes, in a folder
+    that is filled to `trim_from`, until only `dead_in_budget` is left.
+    """
     chosen: list[str] = []
-    copied = 0
+    copied = freed = 0
     worn = list(worn)
     dead = sum(each.bytes - each.live_bytes for each in worn)
+    full = folder_bytes >= shape.trim_from * budget_bytes
     for each in sorted(worn, key=lambda w: (-w.dead_share, w.file)):
-        if each.dead_share < shape.dead_share or dead <= shape.dead_in_budget * budget_bytes:
+        if each.dead_share < shape.dead_share:
             break
-        dead -= each.bytes - each.live_bytes
-        if fill < shape.reclaim_hard_from and copied + each.live_bytes > fuel:
-            break
+        if freed >= short_bytes:
+            enough = dead - freed <= shape.dead_in_budget * budget_bytes
+            if enough or not full or copied + each.live_bytes > fuel:
+                break
         chosen.append(each.file)
         copied += each.live_bytes
+        freed += each.bytes - each.live_bytes
     return chosen
