@@ -475,6 +475,12 @@ PLANTS: tuple[Plant, ...] = (
         first=121,
     ),
     Plant(
+        "trimmed-of-what-dies-in-the-epoch",
+        "rows leave their files once the journal says that they are dead",
+        "MISSING",
+        Rules(dead_for_good=lambda manifest, session: session.drops),
+    ),
+    Plant(
         "deferred-not-read",
         "a cut by reference: cleanup reads its rows in Kafka",
         "MISSING",

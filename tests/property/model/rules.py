@@ -17,7 +17,7 @@ from spillway.engine.intake import Intake
 from spillway.engine.join.kernel import Rows
 from spillway.engine.relocation import lies_in
 from spillway.engine.spill.spilling import flush_ranges, rows_of, spared
-from spillway.engine.state.arrangement import Segments, SessionState
+from spillway.engine.state.arrangement import Drops, Segments, SessionState
 from spillway.engine.state.loading import Loaded
 from spillway.engine.state.runs import Missing
 from spillway.engine.state.statefiles import Manifest, demand, garbage
@@ -55,8 +55,16 @@ def load(folder: Folder, slot: int, epoch: int, manifest: str | None) -> Loaded:
     demand(manifest, {run.file: run.bytes for run in named.runs}, sizes)
     found = Loaded(SPEC, named, sizes, 0)
     for run in named.runs:
-        found.session(run.session).parts[0].append(folder.runs[run.file])
+        part = folder.runs[run.file]
+        if part.trimmed and part.trimmed.epoch > epoch:
+            raise Missing(f"{run.file} was trimmed after epoch {part.trimmed.epoch}")
+        found.session(run.session).parts[0].append(part)
     return found
+
+
+def dead_for_good(manifest: Manifest, session: SessionState) -> Drops:
+    """The drops by which a session's files are trimmed: what the journal says, and no more."""
+    return manifest.drops.get(session.name, Drops())
 
 
 def leave(session: SessionState, task: StepTask) -> None:
@@ -172,6 +180,7 @@ class Rules:
     garbage: Callable[[str, Iterable[str], int, Collection[str | None], str], Iterable[str]] = (
         garbage
     )
+    dead_for_good: Callable[[Manifest, SessionState], Drops] = dead_for_good
     spilled: Callable[[SessionState, Segments, Bool], Sliced] = spilled
     drop_spilled: Callable[[SessionState, Sequence[Prefix], int], None] = drop_spilled
     flush_ranges: Callable[[GroupMap, int, Sequence[Prefix]], list[Prefix]] = flush_ranges

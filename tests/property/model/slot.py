@@ -31,7 +31,7 @@ from spillway.engine.state.arrangement import (
 )
 from spillway.engine.state.kept import KeptGenerations
 from spillway.engine.state.loading import Loaded
-from spillway.engine.state.runs import Missing, RunFile, name_of
+from spillway.engine.state.runs import Missing, RunFile, Trimmed, name_of
 from spillway.engine.state.statefiles import FIGURES_SCHEMA, Manifest
 from spillway.engine.task import StepTask
 from spillway.engine.wire.blocks import Moved
@@ -90,7 +90,7 @@ class Work:
 def run(
     world: World, rules: Rules, work: Work, host: int, attempt: str, rng: Random
 ) -> Generator[None, None, SlotReport]:
-    """Load, collect garbage, install, join, flush, spill, write, name the new manifest."""
+    """Load, collect garbage, install, trim, join, flush, spill, write, name the new manifest."""
     life = world.hosts[host].life
     task, blocks = replace(work.task, attempt=attempt), work.blocks
 
@@ -119,6 +119,9 @@ def run(
     yield
 
     install(rules, task, blocks, found)
+    trim(rules, folder, found, task.epoch - 1, rng)
+    yield
+    alive()
     files: list[FileRecord] = []
 
     def write(table: str, session: str, rows: list[tuple[str, int, object]]) -> None:
@@ -245,6 +248,20 @@ def install(rules: Rules, task: StepTask, blocks: Blocks, found: Loaded) -> None
         found.session(name).installed[0].append(packed(rows))
     for name, rows in by_session(blocks.new).items():
         found.session(name).new[0].append(packed(rows))
+
+
+def trim(rules: Rules, folder: Folder, found: Loaded, epoch: int, rng: Random) -> None:
+    """Take dead rows out of some files, under their names."""
+    for session in found.sessions.values():
+        whole = everything(rules.dead_for_good(found.manifest, session))
+        for at, part in enumerate(session.parts[0]):
+            live = listed(whole.slices(part.rows, part.file.born, ALL))
+            if live and part.file.file in folder.runs and rng.random() < 0.5:
+                size = len(live)
+                now = Trimmed(epoch, size, size, part.file.digest, "")
+                rows = replace(packed(live), born=part.file.born)
+                session.parts[0][at] = RunWindow(part.file, rows, now)
+                folder.runs[part.file.file] = session.parts[0][at]
 
 
 def probe(

@@ -235,7 +235,7 @@ class Folder:
     def sizes(self) -> dict[str, int]:
         """A listing: every file's bytes."""
         return {
-            **{name: part.file.bytes for name, part in self.runs.items()},
+            **{name: part.bytes for name, part in self.runs.items()},
             **dict.fromkeys(self.manifests, 1),
         }
 
