@@ -51,6 +51,7 @@ from spillway.policy.expected import (
     reunited,
     rows_to_come,
 )
+from spillway.policy.reactivation import MOST_READ_BYTES
 from spillway.policy.victims import POLICIES, GroupFigures, VictimContext, victim_order
 from spillway_schemas.journal import FileRecord, Prefix
 from spillway_schemas.setting_fields import SpillSettings
@@ -193,15 +194,24 @@ def test_the_gain_is_what_the_sums_say(seed: int, groups: int, joins: int) -> No
     assert (at_once <= found).all()
 
 
+def two_deep(older_bytes: int = 1, newer_bytes: int = 1) -> KeptGenerations:
+    """Of four groups two generations of the first, and one of the second and the fourth."""
+    file = FileRecord(table="spill", path="f", bytes=1, rows=1, digest="d")
+    kept = KeptGenerations.none()
+    for epoch, cut, rows, size in (
+        (1, [0, 1], [20, 9, 9, 9], older_bytes),
+        (2, [0, 3], [30, 9, 9, 40], newer_bytes),
+    ):
+        held, wanted = np.array(rows), np.isin(np.arange(4), cut)
+        each = np.full(4, size)
+        kept = kept.with_cut(wanted, held, each, held, file, epoch=epoch, now_ms=1_000 * epoch)
+    return kept
+
+
 def test_what_comes_back_in_turn_gains_what_it_would_together() -> None:
     """Two generations of the first group and one of the third, beside another slot's group."""
     growth = growth_drawn(np.random.default_rng(5), 3)
-    file = FileRecord(table="spill", path="f", bytes=1, rows=1, digest="d")
-    kept, own = KeptGenerations.none(), np.array([0, 2, 3])
-    for epoch, cut, rows in ((1, [0, 1], [20, 9, 9, 9]), (2, [0, 3], [30, 9, 9, 40])):
-        size = np.array(rows)
-        wanted = np.isin(np.arange(4), cut)
-        kept = kept.with_cut(wanted, size, size, size, file, epoch=epoch, now_ms=1_000 * epoch)
+    kept, own = two_deep(), np.array([0, 2, 3])
     first, second = gains_of(growth, kept, own, 4, 9_000)
     alone = expected_gain(growth, growth.rows, np.array([30, 0, 40]), np.full(3, 7_000))
     assert first.results[own].tolist() == alone.results.tolist()
@@ -213,6 +223,32 @@ def test_what_comes_back_in_turn_gains_what_it_would_together() -> None:
     assert first.at_once[0] + second.at_once[0] == pytest.approx(growth.worth[0] * now)
     assert second.results[1:].tolist() == [0, 0, 0]
     assert gains_of(growth, KeptGenerations.none(), own, 4, 9_000) == []
+
+
+def test_what_waits_for_one_that_never_comes_back_gains_nothing() -> None:
+    growth, own = growth_drawn(np.random.default_rng(5), 3), np.array([0, 2, 3])
+    growth = replace(growth, session_results=np.full(3, 900))
+    large = MOST_READ_BYTES + 1
+
+    def gained(kept: KeptGenerations, growth: Growth = growth) -> list[bool]:
+        return [bool(gain.results[0]) for gain in gains_of(growth, kept, own, 4, 9_000)]
+
+    assert gained(two_deep(large - 1, large - 1)) == [True, True]
+    assert gained(two_deep(older_bytes=large)) == [True, False]
+    assert gained(two_deep(newer_bytes=large)) == [False]
+    much = replace(growth, session_results=np.full(3, 10**12))
+    assert gained(two_deep(), much) == [False], "too many results at once"
+
+
+def test_what_is_forgotten_when_rows_of_a_newer_one_leave_gains_nothing() -> None:
+    """The newest generation was spilled 7 s ago, and of the first group came over some time."""
+    drawn, own = growth_drawn(np.random.default_rng(5), 3), np.array([0, 2, 3])
+    drawn = replace(drawn, present=np.full(3, 1e-3), session_results=np.full(3, 900))
+    for kept_ms, depth in ((1e9, 2), (7_000 + 0.5 * 30 / drawn.present[0], 1)):
+        growth = replace(drawn, kept_ms=np.full(3, kept_ms))
+        found = gains_of(growth, two_deep(), own, 4, 9_000)
+        assert len(found) == depth
+        assert (found[0].stays[0] == 1) == (depth == 2)
 
 
 @pytest.mark.parametrize("left_ms", [0.0, 1.0, 6e6])

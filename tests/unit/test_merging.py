@@ -21,11 +21,11 @@ def test_classes_of_runs_begin_at_powers_of_the_fan_in(rows: int, size: int) -> 
 
 
 def test_files_are_a_whole_part_of_the_budget_within_bounds() -> None:
-    assert SHAPE.file_bytes(10**9 + 1) == 7_812_500
+    assert SHAPE.file_bytes(10**8 + 1) == 3_125_000
     assert SHAPE.new_file_bytes(10**8 + 1) == 6_250_000
     for size in (SHAPE.file_bytes, SHAPE.new_file_bytes):
         assert (size(1), size(10**12)) == (64 << 10, 16 << 20)
-    assert SHAPE.fuel_bytes(1000, 10**9 + 1) == 4 * 1000 + 2 * 7_812_500
+    assert SHAPE.fuel_bytes(1000, 10**8 + 1) == 4 * 1000 + 2 * 3_125_000
 
 
 def runs(session: str, input_: int, sizes: dict[int, int]) -> list[RunSize]:

@@ -21,7 +21,6 @@ from spillway.engine.join.kernel import Rows
 from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.join.tree import one_join
 from spillway.engine.spill.spilling import (
-    SPILL_FILES,
     Limits,
     Victims,
     choose_victims,
@@ -185,8 +184,7 @@ def test_a_steady_day_spills_above_the_threshold_and_no_more_than_the_rule_says(
     assert len(found) >= 3
     assert [spill for spill, _ in found if spill.before <= bound] == []
     for spill, largest_group in found:
-        files = SPILL_FILES * DEFAULT_SHAPE.file_bytes(budget)
-        rule = max(fraction * spill.before, spill.before - bound, spill.intake, files)
+        rule = max(fraction * spill.before, spill.before - bound, spill.intake)
         # The intake is known by the mean size of rows.
         assert 0.98 * rule <= spill.took - spill.overflow <= 1.05 * rule + largest_group
     assert sum(spill.overflow > 0 for spill, _ in found) <= len(found) / 10
@@ -408,14 +406,12 @@ def test_the_rule_begins_above_the_threshold_and_takes_at_least_what_is_above_it
 
 
 @pytest.mark.parametrize(
-    ("came", "file_bytes", "leave"),
+    ("came", "leave"),
     # 88 of 100 bytes are in memory, 8 more than may be.
-    [(0, 0, 8), (6, 0, 8), (12, 0, 12), (0, 2, 8), (0, 9, 36), (40, 9, 40)],
+    [(0, 8), (6, 8), (12, 12), (40, 40)],
 )
-def test_a_spill_takes_what_the_epoch_brought_and_what_four_files_hold(
-    came: int, file_bytes: int, leave: int
-) -> None:
-    limits = Limits(100, 0.8, 0.01, 1_000, brought_bytes=came, file_bytes=file_bytes)
+def test_a_spill_takes_at_least_what_the_epoch_brought(came: int, leave: int) -> None:
+    limits = Limits(100, 0.8, 0.01, 1_000, brought_bytes=came)
     # What was installed is no intake, however much it is.
     assert victims([1] * 88, [1] * 88, limits) == (list(range(leave)), 0)
     assert victims([1] * 88, [1] * 88, replace(limits, budget_bytes=110)) == ([], 0)
@@ -640,31 +636,29 @@ def totals_of(slot: int, rows: int, size: int, *came: int) -> SlotTotals:
 
 
 def test_rows_that_an_epoch_may_bring() -> None:
-    # Of 8 MB a fifth of a quarter: 400,000 bytes, in rows of 80 bytes.
-    asked = (8_000_000, 3, 0.75)
-    assert rows_per_epoch([], *asked, most=10**6) == 3 * 5_000
-    assert rows_per_epoch([], *asked, most=15_000 - 1) == 15_000 - 1
+    # Of 4 MB three tenths of a quarter: 300,000 bytes, in rows of 80 bytes.
+    asked = (4_000_000, 3, 0.75)
+    assert rows_per_epoch([], *asked, most=10**6) == 3 * 3_750
+    assert rows_per_epoch([], *asked, most=11_250 - 1) == 11_250 - 1
     # Of 100 bytes a row, and evenly.
     even = [totals_of(s, 10, 1_000, 3, 2) for s in range(3)]
-    assert rows_per_epoch(even, *asked, most=10**6) == 3 * 4_000
+    assert rows_per_epoch(even, *asked, most=10**6) == 3 * 3_000
     # One slot gets half of the rows; it is 1.5 times as much as its share.
     skewed = [totals_of(0, 10, 1_000, 6, 4), *even[1:]]
-    assert rows_per_epoch(skewed, *asked, most=10**6) == 3 * 2_666
+    assert rows_per_epoch(skewed, *asked, most=10**6) == 3 * 2_000
     # A row is not taken to be less than 8 bytes.
     tiny = [totals_of(s, 10, 10) for s in range(3)]
-    assert rows_per_epoch(tiny, *asked, most=10**6) == 3 * 50_000
+    assert rows_per_epoch(tiny, *asked, most=10**6) == 3 * 37_500
     # Of a tree: three slots took in 12 rows of streams, and 36 that a join had made of them.
     made = [each.model_copy(update={"rows_in": {"a": 3, "b": 1, "ab": 12}}) for each in even]
-    assert rows_per_epoch(made, *asked, most=10**6, joins=["ab", "abc"]) == 3 * 1_000
+    assert rows_per_epoch(made, *asked, most=10**6, joins=["ab", "abc"]) == 3 * 750
     # One slot has the join above to itself: of 10 rows of streams it gets none, and 36 new rows.
     apart = [made[0].model_copy(update={"rows_in": {"ab": 36}}), *even[1:]]
-    assert rows_per_epoch(apart, *asked, most=10**6, joins=["ab"]) == 3 * 370
-    # From 8 MiB on it is three tenths of that room.
-    assert rows_per_epoch([], 16_000_000, 3, 0.75, most=10**6) == 3 * 15_000
-    assert rows_per_epoch([], 8 << 20, 1, 0.5, most=10**6) == 15_728
-    # With little room above the threshold a fifth again.
-    assert rows_per_epoch([], 16_000_000, 1, 0.9, most=10**6) == 4_000 - 1
-    assert rows_per_epoch([], 16_000_000, 1, 0.85, most=10**6) == 9_000
+    assert rows_per_epoch(apart, *asked, most=10**6, joins=["ab"]) == 3 * 277
+    # From 4 MiB on it is six tenths of that room, whatever the threshold.
+    assert rows_per_epoch([], 8_000_000, 3, 0.75, most=10**6) == 3 * 15_000
+    assert rows_per_epoch([], 4 << 20, 1, 0.5, most=10**6) == 15_728
+    assert rows_per_epoch([], 8_000_000, 1, 0.9, most=10**6) == 6_000 - 1
     # However little would fit.
     assert rows_per_epoch([], 1, 3, 0.8, most=10**6) == 250
     assert rows_per_epoch([], 1, 3, 0.8, most=249) == 249

@@ -9,12 +9,13 @@ from math import inf
 import numpy as np
 import numpy.typing as npt
 
-from spillway.engine.groups import I64, GroupMap
+from spillway.engine.groups import I64, Bool, GroupMap
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.state.kept import KeptGenerations
 from spillway.engine.statistics import Counters, rates
 from spillway.policy.expected import Gain, Growth, expected_gain
 from spillway.policy.forecast import Forecast
+from spillway.policy.reactivation import may_ever
 from spillway_schemas.hash_space import join_numbers
 from spillway_schemas.journal import KEPT_GENERATIONS
 from spillway_schemas.windows import slice_us
@@ -103,14 +104,23 @@ def gains_of(
     growth: Growth, kept: KeptGenerations, own: I64, groups: int, now_ms: int
 ) -> Sequence[Gain]:
     """What the generations of a slot's groups bring among all `groups`, (g,), newest first: each
-    once those after it are back. `growth`: of the slot's own, (k,)."""
-    found, held = [], growth.rows
+    once those after it are back. `growth`: of the slot's own, (k,).
+
+    Nothing where those after it will not all come back, or it will be forgotten as they do (see
+    `spillway.policy.reactivation`).
+    """
+    found: list[Gain] = []
+    held = growth.rows
+    waits: Bool = np.ones(len(own), dtype=np.bool_)
     for before in range(KEPT_GENERATIONS):
         each = kept.newest(groups, before)
-        back = each.rows[own]
+        back = each.rows[own] * waits
         if not back.any():
             break
         gain = expected_gain(growth, held, back, now_ms - each.at_ms[own])
+        waits &= may_ever(each.bytes[own], gain.at_once)
+        gain = Gain(gain.results * waits, gain.at_once, gain.stays)
         found.append(Gain(*(of_all(getattr(gain, f.name), own, groups) for f in fields(gain))))
+        waits &= gain.stays > 1 - 1e-9  # all of it, but for rounding
         held = held + back
     return found

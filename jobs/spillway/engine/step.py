@@ -25,8 +25,8 @@ Order, and why:
 8. write the manifest, report
 
 Known limitation: the memory of the process is bounded by the epoch's intake, what comes back
-(`spilling.RETURN_BYTES`), one result batch and one merged file, not by the budget, which counts
-files.
+(`reactivation.MOST_READ_BYTES`), one result batch and one merged file, not by the budget, which
+counts files.
 """
 
 from __future__ import annotations
@@ -643,7 +643,6 @@ class _Step:
             room_bytes,
             task.forced_bytes,
             brought_bytes,
-            task.shape.file_bytes(task.budget_bytes),
             self.returned_bytes,
             self.short_bytes,
         )

@@ -114,7 +114,7 @@ def room_of(
     generations that may come back make it larger than its files and groups alone."""
     least = max(manifest_bytes(files, groups), manifest_before + manifest_before // 4)
     reserve = min(least, budget_bytes // 4)
-    slack = min(2 * shape.file_bytes(budget_bytes), budget_bytes // SLACK_PARTS)
+    slack = min(shape.file_bytes(budget_bytes), budget_bytes // SLACK_PARTS)
     return Room(budget_bytes, used_bytes, reserve, slack)
 
 

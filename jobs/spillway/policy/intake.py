@@ -1,22 +1,16 @@
 """How many rows an epoch may take, so that its intake fits into what the threshold leaves free.
 
 A slot spills when its state has passed the threshold, after inserting the epoch's rows. What
-lies above the threshold is shared by the intake, by dead rows that wait in their files
-(`Shape.dead_in_budget`) and by rewriting these, so an epoch may bring at most `INTAKE_SHARE` of it
-to any slot.
+lies above the threshold holds the intake, the room to work (`Room.for_work`), dead rows that wait
+in their files (`Shape.dead_in_budget`), and what is kept for trimming and for the manifest. Rows
+that were spilled in one epoch leave their files at the beginning of the next, so nothing else has
+to fit. Let i be the intake as a share of the headroom H, of which w = 0.5 i is room to work and
+0.1 H may be dead. With `INTAKE_SHARE` = 0.6, i + w + 0.1 = 1.0: all of it in the epoch before a
+spill, when the state is just below the threshold. What is kept beside that is not in the sum, so
+such an epoch eats a little into the room to work.
 
-How much that is. After a spill of the fraction k of the state, each file is dead to the share k at
-worst. Rewriting needs room R for the live part of files and gives back 1 / (1 - k) times as much
-one epoch later, less the intake i that came meanwhile: R' = (R - i) / (1 - k). R grows when
-i < k R, and a slot that passes its threshold by an intake has R = H - i left of the headroom H. So
-i < H k / (1 + k): 0.23 H for k = 0.3. Smaller spills do better than that, for they take whole
-groups, and groups lie in few files, as long as each takes what some epochs bring and some files
-hold (`spillway.engine.spill.spilling`). With more, files of dead rows take room that state could
-have: slots spill below the threshold to have room for rewriting (`spillway.engine.upkeep`).
-
-Below `SMALL_BUDGET_BYTES`, and where the headroom is less than `SMALL_HEADROOM` of the budget, the
-share is `SMALL_INTAKE_SHARE`: files have their least size there, or what is set aside for the
-manifest and for rewriting takes a larger part of the headroom. Both shares are measured: larger
+Below `SMALL_BUDGET_BYTES` the share is `SMALL_INTAKE_SHARE`: files have their least size there, and
+what each takes beside its rows is a larger part of the headroom. Both shares are measured: larger
 epochs cost results, smaller ones CPU time (decision 15).
 
 `rows = INTAKE_SHARE * (1 - threshold) * budget / (bytes a row * skew * growth)`, where skew is the
@@ -31,17 +25,15 @@ from collections.abc import Collection, Sequence
 
 from spillway_schemas.journal import SlotTotals
 
-INTAKE_SHARE = 0.3
-"""Of the headroom: 6 % of the budget by default. More than the bound above."""
-SMALL_INTAKE_SHARE = 0.2
-SMALL_BUDGET_BYTES = 8 << 20
-SMALL_HEADROOM = 0.15
-"""Part of the budget."""
+INTAKE_SHARE = 0.6
+"""Of the headroom: 12 % of the budget by default."""
+SMALL_INTAKE_SHARE = 0.3
+SMALL_BUDGET_BYTES = 4 << 20
 ASSUMED_ROW_BYTES = 80
 """A row in state before any has been seen: hash 8, coordinate 12, a short key, a few fields."""
 LEAST_ROWS = 250
 """Below this an epoch costs more than its rows; slots spill more instead."""
-SHRINK, GROW = 0.8, 1.6
+SHRINK, GROW = 0.8, 1.25
 """A change of the limit restarts the query, so it must be worth it: below or above these."""
 
 
@@ -64,8 +56,7 @@ def rows_per_epoch(
     skew = max(intake) * len(intake) / sum(intake) if sum(intake) else 1.0
     read = sum(n for slot in slots for name, n in slot.rows_in.items() if name not in joins)
     growth = sum(intake) / read if read else 1.0
-    small = budget_bytes < SMALL_BUDGET_BYTES or 1 - threshold < SMALL_HEADROOM
-    share = SMALL_INTAKE_SHARE if small else INTAKE_SHARE
+    share = SMALL_INTAKE_SHARE if budget_bytes < SMALL_BUDGET_BYTES else INTAKE_SHARE
     room = share * (1 - threshold) * budget_bytes
     fits = int(room / ((row_bytes or ASSUMED_ROW_BYTES) * skew * growth)) * number
     return max(min(fits, most), min(LEAST_ROWS, most))

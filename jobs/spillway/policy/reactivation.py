@@ -12,8 +12,8 @@ soon.
 
 An older generation has to wait for those that were spilled since. So the newest is worth what the
 best run of generations from it on gains for each byte: else a small one that came last would keep a
-large one away (`worth_of`). The run does not ask whether an older one is small enough to be read,
-or will be forgotten on the way because rows of the newest have expired
+large one away (`worth_of`). A run ends before one that can never come back (`may_ever`), and after
+one of which rows have expired: once they leave, what is older is forgotten
 (`spillway.engine.state.kept`).
 
 | policy | comes back |
@@ -48,6 +48,9 @@ DEFAULT_REACTIVATION = "expected-gain"
 MARGIN = 1.2
 LEAST_KEPT = 1 / 16
 """Of a generation that comes back, so much counts as kept at the least."""
+MOST_READ_BYTES = 32 << 20
+"""State that comes back in one epoch, at most: it is read, joined and stored at once, whatever the
+budget."""
 MOST_RESULTS = 500_000.0
 """What comes back gives no more in one epoch: about a second's work. Else an epoch near the close
 might do a good part of cleanup."""
@@ -78,6 +81,12 @@ class Candidates:
     """Results that it gives in the epoch in which it comes back."""
     at_ms: I64
     """When it was spilled, on the stream's clock."""
+
+
+def may_ever(sizes: I64, at_once: F64) -> Bool:
+    """Whether generations of these bytes, that give so many results at once, ever come back; (g,)
+    all."""
+    return (sizes <= MOST_READ_BYTES) & (at_once <= MOST_RESULTS)
 
 
 def worth_of(gains: Sequence[F64], sizes: Sequence[I64], stays: Sequence[F64]) -> F64:

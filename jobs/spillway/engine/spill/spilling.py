@@ -29,16 +29,9 @@ from spillway.engine.state.arrangement import Segments, SessionState
 from spillway.engine.state.runs import merge
 from spillway.engine.statistics import Figures
 from spillway.policy.expected import Gain
-from spillway.policy.reactivation import Candidates, Residents, returning, worth_of
+from spillway.policy.reactivation import MOST_READ_BYTES, Candidates, Residents, returning, worth_of
 from spillway.policy.victims import GroupFigures, VictimContext, victim_order
 from spillway_schemas.journal import Prefix
-
-RETURN_BYTES = 32 << 20
-"""State that comes back in one epoch, at most: it is read, joined and stored at once, whatever the
-budget."""
-SPILL_FILES = 4
-"""A spill takes at least what the epoch brought, and the bytes of so many files: smaller ones, in
-epoch after epoch, wear all files a little, and leave no room to rewrite them."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +45,8 @@ class Limits:
     forced_bytes: int = 0
     """To spill whatever the memory."""
     brought_bytes: int = 0
-    """What the epoch's new rows take. State that moved in or was restored is no intake: it comes
-    once."""
-    file_bytes: int = 0
-    """Of a merged file."""
+    """What the epoch's new rows take, and the least that a spill does: else there would be one in
+    epoch after epoch. State that moved in or was restored is no intake: it comes once."""
     returned_bytes: int = 0
     """State that has come back in this epoch."""
     short_bytes: int = 0
@@ -74,7 +65,6 @@ class Limits:
             int(self.fraction * memory_bytes),
             memory_bytes - self.bound_bytes,
             self.brought_bytes,
-            SPILL_FILES * self.file_bytes,
         )
 
 
@@ -117,12 +107,15 @@ def choose_returns(
         order = _in_order(figures, victims, context, level)
         leaving[order] = (np.cumsum(size[order]) - size[order] < by_rule) & (size[order] > 0)
     brought = int(_of_all(figures, "intake_bytes").sum())
+    most = min(most, (limits.room_bytes - brought) // 2)
+    if most <= 0:
+        return {}
     found = returning(
         policy,
         Residents(size, loss, leaving),
         _candidates(figures),
-        most_bytes=min(most, (limits.room_bytes - brought) // 2),
-        most_read_bytes=RETURN_BYTES,
+        most_bytes=most,
+        most_read_bytes=MOST_READ_BYTES,
         spare_bytes=max(free - to_come_bytes, 0),
         seed=context.seed,
     )

@@ -47,8 +47,9 @@ class Shape:
     """Runs of one size class that are merged into one of the next."""
     smallest_class_rows: int = 1024
     """Runs with fewer rows are all of one class."""
-    files_in_budget: int = 128
-    """A merged file is this part of the budget: small, so that few groups share a file ..."""
+    files_in_budget: int = 32
+    """A merged file is this part of the budget: small, so that merging and trimming need little
+    room, and large, for each file costs time in every epoch ..."""
     least_file_bytes: int = 64 << 10
     most_file_bytes: int = 16 << 20
     """... within these bounds."""
