@@ -548,11 +548,10 @@ class SpillSettings(Section):
         description="Part of the budget in use at which a slot spills (theta_m).",
         json_schema_extra=_about(
             "fraction of state.budget_bytes",
-            "The rest is room for an epoch's rows and for rewriting files of spilled rows. With "
-            "less of it epochs get smaller; with more, state leaves earlier than it must. Where "
-            "epochs are large for the budget, spills begin somewhat earlier (decision 15). A "
-            "share, as the papers' rule (M_u / M_a > theta_m); their experiments have 60 to 200 "
-            "MB.",
+            "The rest is room for an epoch's rows and for merging. With less of it epochs get "
+            "smaller; with more, state leaves earlier than it must. With budgets of a few MiB "
+            "spills begin somewhat earlier (decision 15). A share, as the papers' rule (M_u / M_a "
+            "> theta_m); their experiments have 60 to 200 MB.",
         ),
     )
     fraction: Share | Literal["automatic"] = Field(
@@ -561,12 +560,11 @@ class SpillSettings(Section):
         json_schema_extra=_about(
             "fraction of the slot's state",
             "`automatic` is 0.3 where spilled groups come back (`spill.reactivation`), otherwise "
-            "0.05. Where groups come back, they need the room that a large spill leaves: in a slot "
-            "whose folder has no more room than by default it gives 15 to 68 % more results where "
-            "busy groups change, and between 8 % less and 2 % more where they do not. In TR-05-04, "
-            "which pushes 30 % at a time, nothing comes back; then smaller spills give more (its "
-            "Figure 9): on the laboratory's days, 5 % gives up to 13 points of the ceiling more. A "
-            "spill takes at least what its epoch brought, and what four files hold.",
+            "0.05. Where groups come back, they need the room that a large spill leaves: it gives "
+            "3 to 23 % more results where busy groups change, and up to 9 % less where all are "
+            "alike. In TR-05-04, which pushes 30 % at a time, nothing comes back; then smaller "
+            "spills give more (its Figure 9): on the laboratory's days, 5 % gives up to 13 points "
+            "of the ceiling more. A spill takes at least what its epoch brought.",
         ),
     )
     inactive_s: float = Field(

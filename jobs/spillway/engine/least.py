@@ -22,7 +22,7 @@ def least_budget(inputs: int, groups: int, slots: int, most_rows: int) -> int:
     What the folder keeps free for a manifest of all `groups` and of a file and a merged one for
     each of the `inputs` (of all joins, both); those files' own overhead; an even share of the
     fewest rows that an epoch may bring (`LEAST_ROWS`, or `most_rows` of
-    `stream.max_rows_per_epoch`); and the part of the budget that is kept for reclaiming alone.
+    `stream.max_rows_per_epoch`); and the part of the budget that is kept for trimming alone.
     """
     rows = -(-min(LEAST_ROWS, most_rows) // slots)
     files = manifest_bytes(2 * inputs, groups) + FILE_OVERHEAD_BYTES * inputs

@@ -85,7 +85,7 @@ def extract(
         shelf, most = None, task.piece_bytes
         if beside is not None and (shelf := _shelf(spec, task, *beside)):
             # As the owner's step would cut them: a file that is large for its budget is hard to
-            # reclaim.
+            # trim.
             most = shelf.shape.new_file_bytes(beside[0].budget_bytes)
         giving[owner] = _Giving(spec, task, owner, shelf, most)
     try:

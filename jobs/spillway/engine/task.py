@@ -21,7 +21,7 @@ from spillway_schemas.journal import Prefix, TracedGroup
 DEAD_IN_HEADROOM = 0.2
 """Of what the threshold leaves free so much may be dead rows that wait in their files."""
 LEAST_DEAD_SHARE = 0.025
-"""Of a file that is rewritten: small spills would rewrite all files for a few rows of each."""
+"""Of a file that is trimmed: small spills would have all files copied for a few rows of each."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class StepTask:
 
     @property
     def shape_kept(self) -> Shape:
-        """`shape`, by which what a spill or two of `fraction` have worn is worth rewriting, and
+        """`shape`, by which what a spill or two of `fraction` have worn is worth trimming, and
         dead rows wait as far as the threshold leaves room for them."""
         worn = max(self.fraction / 2, LEAST_DEAD_SHARE)
         waiting = DEAD_IN_HEADROOM * (1 - self.threshold)

@@ -237,7 +237,7 @@ def overflow_text(session: SessionStatus) -> str:
     """Which spills did not keep their rule, why, and what helps."""
     return (
         f"{session.overflows} of {times_text(session.spills, 'spill')} took groups below the "
-        "threshold: the folder needs room to rewrite files of spilled ones. Where it is most of "
+        "threshold: the folder needs room for what is new and for merging. Where it is most of "
         "them, raise state.budget_bytes, or lower spill.threshold"
     )
 

@@ -8,11 +8,11 @@ What comes back of spilled generations (`spillway.policy.reactivation`) is as mu
 spills, at the most, and as much more is spilled for it; where the rule spills nothing, it is no
 more than what is free. What has left its window since takes no memory, and does not count.
 
-Apart from that rule, rewriting needs room in the folder (`spillway.engine.upkeep`), and the new
-rows that stay must fit beside the files of dead rows that are not rewritten yet. Where they do not,
-victims are added, in the policy's order, until they do, in the end everything that came: rows of a
-victim go straight to the spill file, so a slot never fails because a group is large. What leaves
-for these reasons is counted apart (`Victims`): see decision 15.
+Apart from that rule, merging needs room in the folder (`spillway.engine.upkeep`), and the new rows
+that stay must fit beside the files of rows that die in this epoch. Where they do not, victims are
+added, in the policy's order, until they do, in the end everything that came: rows of a victim go
+straight to the spill file, so a slot never fails because a group is large. What leaves for these
+reasons is counted apart (`Victims`): see decision 15.
 """
 
 from __future__ import annotations

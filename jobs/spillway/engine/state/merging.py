@@ -16,11 +16,11 @@ bytes of an input. A merge of a class copies all that its `fan_in` runs hold, an
 that class is due once as many bytes have come again. So it is done in time when each epoch copies
 d for it: one intake for each class that has a merge under way. After n epochs there are log_4(n)
 classes above an epoch's own. `Shape.fuel_bytes` allows 4 intakes and two merged files. A file is a
-128th of the budget, which holds n d bytes, or more: two are n / 64 intakes. So an epoch may copy
-4 + n / 64 intakes, and owes at most log_4(n): 4 at n = 256 and 5 at n = 1,024, where it may copy 8
-and 20. So for as long as the state fits into the budget merges keep up: no class has two under way,
+32nd of the budget, which holds n d bytes, or more: two are n / 16 intakes. So an epoch may copy
+4 + n / 16 intakes, and owes at most log_4(n): 4 at n = 256 and 5 at n = 1,024, where it may copy 20
+and 68. So for as long as the state fits into the budget merges keep up: no class has two under way,
 and no epoch copies more than its fuel and a file, however large the runs are. Where files are at
-their upper bound (budgets over 2 GiB) fuel is less: 4 + n / 2,048 intakes with 64 GiB. That is
+their upper bound (budgets over 512 MiB) fuel is less: 4 + n / 2,048 intakes with 64 GiB. That is
 just enough: a fifth intake is needed when the fifth class has its second merge, at n = 2,048, and a
 sixth at n = 8,192. With more, two of a class may be under way: with 128 GiB at n = 2,600. Fuel is a
 bound and no rate: what is due is copied at once as far as it goes, for fewer runs make look-ups
