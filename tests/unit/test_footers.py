@@ -188,17 +188,41 @@ SPEC = one_join(
 )
 
 
-@pytest.mark.server
-def test_a_spill_file_that_comes_back_is_looked_at_first(tmp_path: Path) -> None:
-    """Its digest is not compared then: the group stays spilled, and the slot lives."""
+def written_spill(root: Path) -> SpillFile:
     hashes = np.arange(30, dtype=np.uint64)
     columns = [[f"k{h}" for h in hashes], hashes / 2, [0] * 30, range(30)]
     arrays = [pa.array(c, f.type) for c, f in zip(columns, SPEC.row_schema(0), strict=True)]
     rows = Rows(hashes, pa.Table.from_arrays(arrays, schema=SPEC.row_schema(0)))
-    record = write_spill(folder(str(tmp_path)), "1.parquet", SPEC, "2026-01-05", 1, [[rows], []])
+    record = write_spill(folder(str(root)), "1.parquet", SPEC, "2026-01-05", 1, [[rows], []])
     assert record is not None
-    path, file = tmp_path / record.path, SpillFile(record.path, record.bytes)
-    refused = 0
+    return SpillFile(record.path, record.bytes)
+
+
+def test_a_footer_is_looked_at_once_in_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups of one file come back in several epochs, and each look forks."""
+    file, looks = written_spill(tmp_path), [0]
+
+    def counted(metadata: pq.FileMetaData) -> bool:
+        looks[0] += 1
+        return is_sound(metadata)
+
+    monkeypatch.setattr("spillway.engine.spill.spillfile.is_sound", counted)
+    found = [row_groups(folder(str(tmp_path)), file, position) for position in (0, 5, 0)]
+    assert looks == [1]
+    assert [each.file.tolist() for each in found] == [[0], [5], [0]]
+    assert [each.rows.tolist() for each in found] == [[30]] * 3
+    (tmp_path / file.path).write_bytes(b"short")
+    with pytest.raises(SpillDamaged, match="it has 5 bytes"):
+        row_groups(folder(str(tmp_path)), file, 0)
+
+
+@pytest.mark.server
+def test_a_spill_file_that_comes_back_is_looked_at_first(tmp_path: Path) -> None:
+    """Its digest is not compared then: the group stays spilled, and the slot lives."""
+    file = written_spill(tmp_path)
+    path, refused = tmp_path / file.path, 0
     for which, data in footer_bits(path, EVERY):
         if outcome(lambda data=data: asked_of_the_footer(data)) < SIGNAL:
             continue

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -272,6 +272,9 @@ def quantiles(runs: Sequence[U64], piece_rows: int) -> U64:
 
 # --- read -----------------------------------------------------------------------------------
 
+_LOOKED_AT_MOST = 256
+"""Some KiB each."""
+
 
 @dataclass(frozen=True)
 class SpillFile:
@@ -337,6 +340,10 @@ class RowGroups:
         return RowGroups(**columns)
 
 
+_looked_at: dict[str, RowGroups] = {}
+"""By path; a file is never replaced, and has the size that its table names."""
+
+
 def survey(folder: Folder, file: SpillFile, position: int) -> RowGroups:
     """Read a whole file once: verify size and digest, and return its row groups.
 
@@ -356,12 +363,22 @@ def survey(folder: Folder, file: SpillFile, position: int) -> RowGroups:
 
 
 def row_groups(folder: Folder, file: SpillFile, position: int) -> RowGroups:
-    """A file's row groups, by its footer alone; as `survey`, but for the digest."""
+    """A file's row groups, by its footer alone; as `survey`, but for the digest.
+
+    A process looks at a footer once: groups of one file come back in several epochs.
+    """
     _check_size(folder, file)
-    metadata = _open(folder, file).metadata
-    if not is_sound(metadata):
-        raise SpillDamaged(folder.path(file.path), "its footer contradicts itself")
-    return _row_groups(folder, file, position, metadata)
+    where = folder.path(file.path)
+    found = _looked_at.get(where)
+    if found is None:
+        metadata = _open(folder, file).metadata
+        if not is_sound(metadata):
+            raise SpillDamaged(where, "its footer contradicts itself")
+        found = _row_groups(folder, file, 0, metadata)
+        if len(_looked_at) >= _LOOKED_AT_MOST:
+            _looked_at.clear()
+        _looked_at[where] = found
+    return replace(found, file=np.full(len(found), position, np.int64))
 
 
 def _row_groups(folder: Folder, file: SpillFile, position: int, metadata: Any) -> RowGroups:
