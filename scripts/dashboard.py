@@ -188,7 +188,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Folder of each slot",
-                "Every file, those that wait to be rewritten included; never above the budget.",
+                "Every file, spilled rows that are still in them included; never above the budget.",
                 [
                     ("spillway_state_folder_bytes@", "slot {{slot}}"),
                     ("spillway_state_budget_bytes@", "budget of slot {{slot}}"),

@@ -1,4 +1,4 @@
-"""Which runs are merged and which files rewritten, for given sizes."""
+"""Which runs are merged and which files trimmed, for given sizes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_classes_of_runs_begin_at_powers_of_the_fan_in(rows: int, size: int) -> 
 
 def test_files_are_a_whole_part_of_the_budget_within_bounds() -> None:
     assert SHAPE.file_bytes(10**8 + 1) == 3_125_000
-    assert SHAPE.new_file_bytes(10**8 + 1) == 6_250_000
+    assert SHAPE.new_file_bytes(10**8 + 1) == 3_125_000
     for size in (SHAPE.file_bytes, SHAPE.new_file_bytes):
         assert (size(1), size(10**12)) == (64 << 10, 16 << 20)
     assert SHAPE.fuel_bytes(1000, 10**8 + 1) == 4 * 1000 + 2 * 3_125_000
@@ -157,6 +157,12 @@ def test_for_want_of_room_files_are_trimmed_whatever_it_costs() -> None:
         assert trimmed(folder=0, fuel=0, short=short) == ["b", "c", "d", "e"][:files], short
     assert trimmed(folder=50, fuel=39, short=1) == ["b", "c"], "then as far as fuel goes"
     assert trimmed(folder=50, fuel=20, short=181) == ["b", "c", "d"]
+
+
+def test_a_file_of_which_nothing_lives_frees_nothing_here() -> None:
+    worn = [FileLiveness("gone", 100, 0), FileLiveness("half", 100, 50)]
+    found = to_trim(SHAPE, worn, folder_bytes=0, budget_bytes=100, short_bytes=50, fuel=0)
+    assert found == ["half"]
 
 
 def test_some_dead_bytes_wait_until_more_of_their_files_is_dead() -> None:

@@ -623,7 +623,7 @@ def test_a_single_join_is_a_tree_of_one_level(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "worth"), [(799, True), (800, False), (1_000, False), (1_250, False), (1_251, True)]
+    ("wanted", "worth"), [(749, True), (750, False), (1_000, False), (1_350, False), (1_351, True)]
 )
 def test_a_limit_changes_when_it_is_far_off(wanted: int, worth: bool) -> None:
     assert worth_changing(1_000, wanted) == worth
@@ -636,29 +636,31 @@ def totals_of(slot: int, rows: int, size: int, *came: int) -> SlotTotals:
 
 
 def test_rows_that_an_epoch_may_bring() -> None:
-    # Of 4 MB three tenths of a quarter: 300,000 bytes, in rows of 80 bytes.
+    # Of 4 MB three tenths of a quarter less a 32nd: 262,500 bytes, in rows of 80 bytes.
     asked = (4_000_000, 3, 0.75)
-    assert rows_per_epoch([], *asked, most=10**6) == 3 * 3_750
-    assert rows_per_epoch([], *asked, most=11_250 - 1) == 11_250 - 1
+    assert rows_per_epoch([], *asked, most=10**6) == 3 * 3_281
+    assert rows_per_epoch([], *asked, most=9_843 - 1) == 9_843 - 1
     # Of 100 bytes a row, and evenly.
     even = [totals_of(s, 10, 1_000, 3, 2) for s in range(3)]
-    assert rows_per_epoch(even, *asked, most=10**6) == 3 * 3_000
+    assert rows_per_epoch(even, *asked, most=10**6) == 3 * 2_625
     # One slot gets half of the rows; it is 1.5 times as much as its share.
     skewed = [totals_of(0, 10, 1_000, 6, 4), *even[1:]]
-    assert rows_per_epoch(skewed, *asked, most=10**6) == 3 * 2_000
+    assert rows_per_epoch(skewed, *asked, most=10**6) == 3 * 1_750
     # A row is not taken to be less than 8 bytes.
     tiny = [totals_of(s, 10, 10) for s in range(3)]
-    assert rows_per_epoch(tiny, *asked, most=10**6) == 3 * 37_500
+    assert rows_per_epoch(tiny, *asked, most=10**6) == 3 * 32_812
     # Of a tree: three slots took in 12 rows of streams, and 36 that a join had made of them.
     made = [each.model_copy(update={"rows_in": {"a": 3, "b": 1, "ab": 12}}) for each in even]
-    assert rows_per_epoch(made, *asked, most=10**6, joins=["ab", "abc"]) == 3 * 750
+    assert rows_per_epoch(made, *asked, most=10**6, joins=["ab", "abc"]) == 3 * 656
     # One slot has the join above to itself: of 10 rows of streams it gets none, and 36 new rows.
     apart = [made[0].model_copy(update={"rows_in": {"ab": 36}}), *even[1:]]
-    assert rows_per_epoch(apart, *asked, most=10**6, joins=["ab"]) == 3 * 277
+    assert rows_per_epoch(apart, *asked, most=10**6, joins=["ab"]) == 3 * 243
     # From 4 MiB on it is six tenths of that room, whatever the threshold.
-    assert rows_per_epoch([], 8_000_000, 3, 0.75, most=10**6) == 3 * 15_000
-    assert rows_per_epoch([], 4 << 20, 1, 0.5, most=10**6) == 15_728
-    assert rows_per_epoch([], 8_000_000, 1, 0.9, most=10**6) == 6_000 - 1
+    assert rows_per_epoch([], 8_000_000, 3, 0.75, most=10**6) == 3 * 13_125
+    assert rows_per_epoch([], 4 << 20, 1, 0.5, most=10**6) == 14_745
+    assert rows_per_epoch([], 8_000_000, 1, 0.9, most=10**6) == 4_125 - 1
+    # As if there were a hundredth of the budget.
+    assert rows_per_epoch([], 80_000_000, 1, 1.0, most=10**6) == 6_000
     # However little would fit.
     assert rows_per_epoch([], 1, 3, 0.8, most=10**6) == 250
     assert rows_per_epoch([], 1, 3, 0.8, most=249) == 249

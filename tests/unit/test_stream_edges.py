@@ -122,14 +122,14 @@ def totals(slot: int, rows: int, state_bytes: int, rows_in: int) -> SlotTotals:
     [
         # Ample memory: the setting.
         ([totals(0, 1000, 50_000, 10), totals(1, 1000, 50_000, 10)], 10**9, 600_000),
-        # 0.3 * 0.2 * 10 MB / 50 B = 12,000 rows for each of two slots.
-        ([totals(0, 1000, 50_000, 10), totals(1, 1000, 50_000, 10)], 10**7, 24_000),
+        # 0.6 * (0.2 - 1/32) * 10 MB / 50 B = 20,250 rows for each of two slots.
+        ([totals(0, 1000, 50_000, 10), totals(1, 1000, 50_000, 10)], 10**7, 40_500),
         # All rows go to one slot: half of that.
-        ([totals(0, 1000, 50_000, 20), totals(1, 1000, 50_000, 0)], 10**7, 12_000),
+        ([totals(0, 1000, 50_000, 20), totals(1, 1000, 50_000, 0)], 10**7, 20_250),
         # Never so few that epochs cost more than their rows.
         ([totals(0, 1000, 50_000, 10), totals(1, 1000, 50_000, 10)], 10**4, LEAST_ROWS),
         # Nothing seen yet: 80 bytes a row.
-        ([], 10**7, 15_000),
+        ([], 10**7, 25_312),
     ],
 )
 def test_rows_per_epoch(slots: list[SlotTotals], budget: int, expected: int) -> None:
@@ -139,9 +139,9 @@ def test_rows_per_epoch(slots: list[SlotTotals], budget: int, expected: int) -> 
 
 def test_small_changes_of_the_limit_are_not_worth_a_restart() -> None:
     assert not worth_changing(1000, 900)
-    assert not worth_changing(1000, 1500)
+    assert not worth_changing(1000, 1300)
     assert worth_changing(1000, 700)
-    assert worth_changing(1000, 1700)
+    assert worth_changing(1000, 1400)
 
 
 def test_settings_that_move_slots_are_refused() -> None:

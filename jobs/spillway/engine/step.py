@@ -11,10 +11,11 @@ Order, and why:
 1. load exactly the named manifest, sizes and digests checked; anything wrong is reported as
    `missing` before a file is written or deleted, and so is a slot that had to give groups to
    this one and found nothing
-2. delete garbage and trim files, so that there is room
-3. drop the groups that move away, install state and restored rows (no output)
+2. drop the groups that move away, install state and restored rows (no output)
+3. delete garbage, let go of what has expired, and take out of the files what was dead in the named
+   manifest: so there is room, before anything is written
 4. join the rows that the session takes over, then the epoch's new ones; results leave in batches
-   (before it what has expired leaves, after it what of these rows has: windows, see `expiry`)
+   (what of these rows has expired leaves after it: windows, see `expiry`)
 5. flush sessions that this epoch seals: the ranges that the plan names (those that were ever cut,
    and all of a join above one of them, or of an outer join) become their last generation, the rest
    is complete and goes
@@ -236,14 +237,16 @@ class _Step:
             # A session of which everything was spilled has no files, but counts go on.
             for name in sorted(set(pc.unique(self.known_figures["session"]).to_pylist())):
                 self.found.session(name)
-        shelf = self._shelf(sum(left.values()))
-        with self.timed("merge"):
-            trim(shelf, self.sessions, self.manifest.drops, self._came("new"))
         with self.timed("quarantine"):
             self._quarantine(intake)
         given = {name: self._given(intake, name) for name in self.sessions}
         timed = [name for name in self.sessions if name in task.expired_by]
         gone = {name: self._expired(name, new=False) for name in timed}
+        shelf = self._shelf(sum(left.values()))
+        with self.timed("merge"):
+            stay = {n: s for n, s in self.sessions.items() if n not in task.flush}
+            came = sum(self._came(kind) for kind in ("new", "installed", "carried"))
+            trim(shelf, stay, self.manifest.drops, came)
         for name in self.sessions:
             self._join(name, given[name])
             self._keep_carried(name)
@@ -626,7 +629,7 @@ class _Step:
         return files + self.found.sizes.get(self.task.manifest or "", 0)
 
     def _came(self, kind: str) -> int:
-        """Bytes of the `new` rows of an epoch, or of those that were `installed`."""
+        """Bytes of the `new` rows of an epoch, or of those that were `installed` or `carried`."""
         return sum(
             bytes_of(rows)
             for session in self.sessions.values()

@@ -97,7 +97,7 @@ class Room:
         `held_bytes`: of files that the next step still needs. The others go when it begins.
         """
         going = self.used_bytes - held_bytes
-        work = min(self.for_work(intake_bytes), held_bytes)  # what is not there is not rewritten
+        work = min(self.for_work(intake_bytes), held_bytes)  # what is not there is not merged
         short = intake_bytes + work - self.left() - going
         return intake_bytes + short if intake_bytes and short > 0 else 0
 
@@ -207,34 +207,43 @@ def trim(
     shelf: RunWriter,
     sessions: Mapping[str, SessionState],
     drops: Mapping[str, Drops],
-    intake_bytes: int,
+    came_bytes: int,
 ) -> None:
     """Trim files, in the sessions' lists of parts, to have room for what came in this epoch.
 
     `drops`: those of the manifest that the step begins from, and no later ones.
     """
     room, shape = shelf.room, shelf.shape
+    short = came_bytes + room.for_work(came_bytes) - room.left()
+    if short <= 0 and room.used_bytes < shape.trim_from * room.budget_bytes:
+        return
     dead = {name: everything(drops.get(name, Drops())) for name in sessions}
-    worn = [
-        FileLiveness(part.file.file, part.row_bytes, _live(part, dead[session.name])[1])
-        for session, part in _all(sessions)
-    ]
-    wanted = set(
-        to_trim(
-            shape,
-            worn,
-            folder_bytes=room.used_bytes,
-            budget_bytes=room.budget_bytes,
-            short_bytes=intake_bytes + room.for_work(intake_bytes) - room.left(),
-            fuel=shape.fuel_bytes(intake_bytes, room.budget_bytes),
-        )
-    )
+    worn: list[FileLiveness] = []
+    where: dict[str, tuple[SessionState, list[RunWindow], int]] = {}
     for session in sessions.values():
         for parts in session.parts:
             for at, part in enumerate(parts):
-                if part.file.file in wanted:
-                    live = dead[session.name].slices(part.rows, part.file.born, ALL)
-                    parts[at] = (live and shelf.trim(part, joined(live))) or part
+                live = _live(part, dead[session.name])[1]
+                worn.append(FileLiveness(part.file.file, part.row_bytes, live))
+                where[part.file.file] = session, parts, at
+    wanted = to_trim(
+        shape,
+        worn,
+        folder_bytes=room.used_bytes,
+        budget_bytes=room.budget_bytes,
+        short_bytes=short,
+        fuel=shape.fuel_bytes(came_bytes, room.budget_bytes),
+    )
+    late = []
+    for name in wanted:
+        session, parts, at = where[name]
+        rows = joined(dead[session.name].slices(parts[at].rows, parts[at].file.born, ALL))
+        if made := shelf.trim(parts[at], rows):
+            parts[at] = made
+        else:
+            late.append((parts, at, rows))
+    for parts, at, rows in late:  # there may be room by now
+        parts[at] = shelf.trim(parts[at], rows) or parts[at]
 
 
 @dataclass(frozen=True)
@@ -278,6 +287,12 @@ def upkeep(
         merged += copied
         if not done:
             left.append(merging)
+    # Of what a merge has left of its sources nothing may live any more.
+    busy = {(m.session, m.input, s) for m in left for s in m.sources}
+    for session in sessions.values():
+        whole = everything(session.drops)
+        for parts in session.parts:
+            parts[:] = [p for p in parts if _run_of(session, p) not in busy or _live(p, whole)[0]]
     return Upkeep(tuple(left), next_run)
 
 

@@ -2,21 +2,21 @@
 
 A slot spills when its state has passed the threshold, after inserting the epoch's rows. What
 lies above the threshold holds the intake, the room to work (`Room.for_work`), dead rows that wait
-in their files (`Shape.dead_in_budget`), and what is kept for trimming and for the manifest. Rows
-that were spilled in one epoch leave their files at the beginning of the next, so nothing else has
-to fit. Let i be the intake as a share of the headroom H, of which w = 0.5 i is room to work and
-0.1 H may be dead. With `INTAKE_SHARE` = 0.6, i + w + 0.1 = 1.0: all of it in the epoch before a
-spill, when the state is just below the threshold. What is kept beside that is not in the sum, so
-such an epoch eats a little into the room to work.
+in their files (`StepTask.shape_kept`), and what is kept for trimming, a file. Rows that were
+spilled in one epoch leave their files at the beginning of the next, so nothing else has to fit.
+With the intake i, w = 0.5 i is room to work. Without the file, of a 32nd of the budget, H is left
+of the headroom: 0.17 of the budget by default, of which 0.02 may be dead. With
+`INTAKE_SHARE` = 0.6, i + w = 0.9 H, and the rest is for what is dead. What is set aside for
+the manifest is not in the sum: in the epoch before a spill it takes some of the room to work.
 
 Below `SMALL_BUDGET_BYTES` the share is `SMALL_INTAKE_SHARE`: files have their least size there, and
 what each takes beside its rows is a larger part of the headroom. Both shares are measured: larger
-epochs cost results, smaller ones CPU time (decision 15).
+epochs cost results, smaller ones CPU time (decision 49).
 
-`rows = INTAKE_SHARE * (1 - threshold) * budget / (bytes a row * skew * growth)`, where skew is the
-share of the fullest slot in the last epoch's new rows, times the number of slots (1 when even), and
-growth is how many new rows there were for each row of a stream (1 for a single join): in a tree,
-what a join gives is new rows of the join above.
+`rows = INTAKE_SHARE * (1 - threshold - 1/32) * budget / (bytes a row * skew * growth)`, where skew
+is the share of the fullest slot in the last epoch's new rows, times the number of slots (1 when
+even), and growth is how many new rows there were for each row of a stream (1 for a single join): in
+a tree, what a join gives is new rows of the join above.
 """
 
 from __future__ import annotations
@@ -26,14 +26,18 @@ from collections.abc import Collection, Sequence
 from spillway_schemas.journal import SlotTotals
 
 INTAKE_SHARE = 0.6
-"""Of the headroom: 12 % of the budget by default."""
+"""Of the headroom without a file: 10 % of the budget by default."""
 SMALL_INTAKE_SHARE = 0.3
+KEPT_FOR_TRIMMING = 1 / 32
+"""Part of the budget (`Shape.files_in_budget`)."""
+LEAST_HEADROOM = 0.01
+"""With a higher threshold epochs are as small as with that headroom."""
 SMALL_BUDGET_BYTES = 4 << 20
 ASSUMED_ROW_BYTES = 80
 """A row in state before any has been seen: hash 8, coordinate 12, a short key, a few fields."""
 LEAST_ROWS = 250
 """Below this an epoch costs more than its rows; slots spill more instead."""
-SHRINK, GROW = 0.8, 1.25
+SHRINK, GROW = 0.75, 1.35
 """A change of the limit restarts the query, so it must be worth it: below or above these."""
 
 
@@ -57,7 +61,7 @@ def rows_per_epoch(
     read = sum(n for slot in slots for name, n in slot.rows_in.items() if name not in joins)
     growth = sum(intake) / read if read else 1.0
     share = SMALL_INTAKE_SHARE if budget_bytes < SMALL_BUDGET_BYTES else INTAKE_SHARE
-    room = share * (1 - threshold) * budget_bytes
+    room = share * max(1 - threshold - KEPT_FOR_TRIMMING, LEAST_HEADROOM) * budget_bytes
     fits = int(room / ((row_bytes or ASSUMED_ROW_BYTES) * skew * growth)) * number
     return max(min(fits, most), min(LEAST_ROWS, most))
 

@@ -26,8 +26,8 @@ sixth at n = 8,192. With more, two of a class may be under way: with 128 GiB at 
 bound and no rate: what is due is copied at once as far as it goes, for fewer runs make look-ups
 cheap.
 
-Trimming copies what lives of one file and puts it in the file's place, that with most dead bytes
-first, because it gives most room back for the bytes that it copies.
+Trimming copies what lives of one file and puts it in the file's place, that with the greatest dead
+share first, because it gives most room back for the bytes that it copies.
 """
 
 from __future__ import annotations
@@ -53,11 +53,12 @@ class Shape:
     least_file_bytes: int = 64 << 10
     most_file_bytes: int = 16 << 20
     """... within these bounds."""
-    new_files_in_budget: int = 16
+    new_files_in_budget: int = 32
     """An epoch's new rows are cut into files of this part of the budget, within the bounds."""
     fuel_intakes: int = 4
     fuel_files: int = 2
-    """An epoch merges at most this many times its intake, plus this many files' bytes."""
+    """An epoch merges at most this many times its intake, plus this many files' bytes; it trims as
+    much, and more only for want of room."""
     trim_from: float = 0.5
     """Folder bytes / budget from which files are trimmed, also when nothing needs the room yet."""
     dead_share: float = 0.15
@@ -151,14 +152,15 @@ def to_trim(
     short_bytes: int,
     fuel: int,
 ) -> list[str]:
-    """Files to trim, in this order.
+    """Files to trim, in this order: those with the greatest dead share first.
 
     Until `short_bytes` are freed, whatever that copies; and on, as far as `fuel` goes, in a folder
-    that is filled to `trim_from`, until only `dead_in_budget` is left.
+    that is filled to `trim_from`, until only `dead_in_budget` is left. Nothing of which nothing
+    lives: such a file is let go of as a whole.
     """
     chosen: list[str] = []
     copied = freed = 0
-    worn = list(worn)
+    worn = [each for each in worn if each.live_bytes]
     dead = sum(each.bytes - each.live_bytes for each in worn)
     full = folder_bytes >= shape.trim_from * budget_bytes
     for each in sorted(worn, key=lambda w: (-w.dead_share, w.file)):

@@ -8,9 +8,9 @@ too.
 
 Failure paths:
 
-* A manifest or a run file that is absent, of another size or damaged raises `Missing`, which
-  the step reports; nothing was written or deleted by then, and the caller never goes on with a
-  part of the state.
+* A manifest or a run file that is absent, damaged or neither as it was written nor trimmed from
+  that raises `Missing`, which the step reports; nothing was written or deleted by then, and the
+  caller never goes on with a part of the state.
 * A file is checked against its digest once in a process, which then knows its name: one that is
   damaged after that, under a worker that lives, is not noticed before it is opened by another.
 * Files born at or before `born_before` that the named manifest does not use are garbage.
