@@ -731,6 +731,22 @@ def test_a_merge_that_cannot_end_leaves_room_for_the_next_epoch(tmp_path: Path) 
     assert kept_free <= shelf.room.left() < kept_free + (8 << 10)
 
 
+def test_a_merge_has_passed_all_that_lived_of_a_file(tmp_path: Path) -> None:
+    """The upper half of all hashes is dead. A merge has fuel for the other one, and the rest
+    of its sources is let go, though it has not come to the end."""
+    shape = Shape(fan_in=2, least_file_bytes=4 << 10, most_file_bytes=4 << 10, fuel_files=6)
+    shelf = shelf_of(tmp_path, shape)
+    session = SessionState(DAY, Drops().drop([Prefix(2, 1)], 1), [[], []])
+    for run in (1, 2):
+        run_of(shelf, session, 0, run, 500)
+    assert {p.file.born for p in session.parts[0]} == {1}
+    kept = upkeep(shelf, {DAY: session}, [], 3, 0)
+    assert len(kept.merges) == 1
+    held = [(p.file.run, len(p.rows.key_hash)) for p in session.parts[0]]
+    assert [run for run, _ in held if run in (1, 2)] == []
+    assert 470 < sum(rows for _, rows in held) < 530
+
+
 def test_a_step_is_given_what_is_expected_of_its_own_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

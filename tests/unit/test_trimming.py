@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from spillway.engine.state.merging import Shape
 from spillway.engine.state.runs import Missing, RunFile, encode_trimmed, joined, map_run
 from spillway.engine.step import step
 from spillway.engine.task import StepTask
-from spillway.engine.upkeep import Room, RunWriter
+from spillway.engine.upkeep import Room, RunWriter, trim
 from spillway_schemas.journal import SlotReport
 from tests.property.reference import Row
 from tests.property.slots import DAYS, KEY, WAREHOUSE, Slots, key_of, narrow, spec_of
@@ -207,6 +207,42 @@ def test_both_files_have_room_while_one_takes_the_others_place(slots: Slots) -> 
     assert shelf.room.used_bytes == BUDGET - part.bytes, "the old one went at once"
     assert slots.state(0).read(part.file.file) == bytes(data)
     assert shelf.trim(made, made.rows) is None, "nothing would be gained"
+
+
+def test_the_most_worn_file_is_first_and_one_that_found_no_room_is_tried_again(
+    slots: Slots,
+) -> None:
+    asked: list[str] = []
+
+    class Full(RunWriter):
+        def trim(self, part: RunWindow, rows: runs.Rows) -> RunWindow | None:
+            asked.append(part.file.file)
+            return part if len(asked) > 1 else None
+
+    session = loaded(slots).sessions[DAYS[0]]
+    whole = everything(session.drops)
+    lives = {p.file.file: whole.tally(p.rows, 0)[1][0] / p.row_bytes for p in session.all_parts()}
+    shelf = shelf_of(slots, BUDGET // 2)
+    shelf = Full(**{each.name: getattr(shelf, each.name) for each in fields(shelf)})
+    session.parts.reverse()  # the order of parts says nothing
+    for _ in range(2):
+        asked.clear()
+        trim(shelf, {DAYS[0]: session}, {DAYS[0]: session.drops}, 0)
+        first, *others = sorted(lives, key=lambda name: lives[name])
+        assert asked == [first, *others, first]
+        session.parts.reverse()
+
+
+def test_there_is_room_for_rows_that_come_from_elsewhere_too(
+    slots: Slots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    came: list[int] = []
+    monkeypatch.setattr("spillway.engine.step.trim", lambda *given: came.append(given[3]))
+    slots.run([])
+    assert came == [0, 0]
+    came.clear()
+    slots.run([], lost=frozenset({1}))
+    assert [each > 0 for each in came] == [False, True], "it was restored"
 
 
 def test_a_window_is_what_lies_in_it_of_a_trimmed_file(slots: Slots) -> None:
