@@ -37,7 +37,7 @@ from spillway.engine.task import StepTask
 from spillway.engine.upkeep import Room, RunWriter, room_of, upkeep
 from spillway.engine.wire.blocks import Block, Coordinates, route
 from spillway.policy.forecast import Forecast
-from spillway.policy.intake import rows_per_epoch, worth_changing
+from spillway.policy.intake import KEPT_FOR_TRIMMING, rows_per_epoch, worth_changing
 from spillway.policy.victims import (
     DEFAULT_VICTIMS,
     POLICIES,
@@ -636,6 +636,7 @@ def totals_of(slot: int, rows: int, size: int, *came: int) -> SlotTotals:
 
 
 def test_rows_that_an_epoch_may_bring() -> None:
+    assert 1 / DEFAULT_SHAPE.files_in_budget == KEPT_FOR_TRIMMING
     # Of 4 MB three tenths of a quarter less a 32nd: 262,500 bytes, in rows of 80 bytes.
     asked = (4_000_000, 3, 0.75)
     assert rows_per_epoch([], *asked, most=10**6) == 3 * 3_281

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pydantic import SecretBytes
 
@@ -103,7 +104,7 @@ def test_rows_that_die_in_the_epoch_itself_stay(slots: Slots) -> None:
     rows = living(slots)
     mine = [p for p, slot in slots.groups.assignment() if slot == 0]
     held = loaded(slots).sessions[DAYS[0]].drops
-    leaving = next(p for p in mine if held.last(runs.np.array([p.lo], runs.np.uint64))[0] < 0)
+    leaving = next(p for p in mine if held.last(np.array([p.lo], np.uint64))[0] < 0)
     moved = GroupMap((p, 1 if p == leaving else s) for p, s in slots.groups.assignment())
     task = task_of(slots, groups=moved)
     assert task.leaving == (leaving,)

@@ -42,7 +42,7 @@ from spillway.engine.wire.blocks import (
     encode_table,
     rows_by_slot,
 )
-from spillway.storage import StateFolder
+from spillway.storage import Folder
 
 
 def probe(
@@ -50,7 +50,7 @@ def probe(
     task: StepTask,
     level: int,
     blocks: Iterable[Block],
-    state: StateFolder,
+    state: Folder,
     *,
     hash_: Hash = xxhash64,
 ) -> Iterator[Block]:
@@ -81,9 +81,7 @@ def probe(
             yield from _joined(spec, task, join, name, session, hash_)
 
 
-def install(
-    spec: TreeSpec, task: StepTask, state: StateFolder, found: Loaded, intake: Intake
-) -> None:
+def install(spec: TreeSpec, task: StepTask, state: Folder, found: Loaded, intake: Intake) -> None:
     """Add what came in an epoch to a slot's state, without what leaves it."""
     for (sender, _), moved in sorted(intake.moved.items()):
         adopt(spec, task, state, found, sender, moved.files)

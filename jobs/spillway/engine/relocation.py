@@ -53,7 +53,7 @@ from spillway.engine.wire.blocks import (
     encode_table,
     spans_by_slot,
 )
-from spillway.storage import StateFolder
+from spillway.storage import Folder, StateFolder
 
 Neighbour = Callable[[int], tuple[StepTask, StateFolder] | None]
 """Another slot's task in this epoch and its folder as this host would name it."""
@@ -68,7 +68,7 @@ def nobody(_: int) -> None:
 
 
 def extract(
-    spec: TreeSpec, task: StepTask, state: StateFolder, neighbour: Neighbour = nobody
+    spec: TreeSpec, task: StepTask, state: Folder, neighbour: Neighbour = nobody
 ) -> Iterator[Block]:
     """Blocks for the new owners of the ranges in `task.leaving` (`task.groups` names them).
 
@@ -178,7 +178,7 @@ class _Giving:
 def adopt(
     spec: TreeSpec,
     task: StepTask,
-    state: StateFolder,
+    state: Folder,
     found: Loaded,
     sender: int,
     files: Sequence[RunFile],

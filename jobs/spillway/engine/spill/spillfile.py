@@ -272,9 +272,6 @@ def quantiles(runs: Sequence[U64], piece_rows: int) -> U64:
 
 # --- read -----------------------------------------------------------------------------------
 
-_LOOKED_AT_MOST = 256
-"""Some KiB each."""
-
 
 @dataclass(frozen=True)
 class SpillFile:
@@ -342,6 +339,8 @@ class RowGroups:
 
 _looked_at: dict[str, RowGroups] = {}
 """By path; a file is never replaced, and has the size that its table names."""
+_LOOKED_AT_MOST = 256
+"""Some KiB each."""
 
 
 def survey(folder: Folder, file: SpillFile, position: int) -> RowGroups:
