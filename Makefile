@@ -70,6 +70,7 @@ lock: setup ## Resolve the locks again from pyproject.toml
 		-o requirements-airflow.lock
 	@$(LOCK) pyproject.toml $(FORMATS) --group dev -c requirements-build.lock -c requirements.lock \
 		-c requirements-airflow.lock -o requirements-dev.lock
+	@$(LOCK) --group flink -o requirements-flink.lock
 
 clean: ## Stop the embedded broker; remove the environment and everything under var/
 	@[ ! -x $(VENV)/bin/spillway ] || $(VENV)/bin/spillway kafka stop

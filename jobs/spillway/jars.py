@@ -182,7 +182,7 @@ def install(var: Path | None = None) -> int:
     jars = parse_lock(lock_file().read_text())
     wanted = [jar for jar, _ in problems(jars, var)]
     if wanted:
-        _retrieve(wanted, var)
+        retrieve(wanted, var)
     for configuration in CONFIGURATIONS:
         named = {j.file for j in jars if j.configuration == configuration}
         for path in jars_folder(configuration, var).glob("*.jar"):
@@ -193,8 +193,11 @@ def install(var: Path | None = None) -> int:
     return len(wanted)
 
 
-def _retrieve(jars: Sequence[Jar], var: Path) -> None:
-    """Ask Ivy for exactly these jars, verify them, and only then move them into place."""
+def retrieve(jars: Sequence[Jar], var: Path) -> None:
+    """Ask Ivy for exactly these jars, verify them, and only then move them into place.
+
+    They may be jars that the lock does not name, in a configuration of its own. Raises JarError.
+    """
     root = var / "jars"
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".ivy-", dir=root) as work:
@@ -207,7 +210,7 @@ def _retrieve(jars: Sequence[Jar], var: Path) -> None:
             digest = _sha256(got)
             if digest != jar.sha256:
                 raise JarError(
-                    f"{jar.file} has SHA-256 {digest}, but jars.lock says {jar.sha256}: the "
+                    f"{jar.file} has SHA-256 {digest}, but the lock says {jar.sha256}: the "
                     "repository or something on the way changed it. It was not installed."
                 )
         for jar in jars:
@@ -255,7 +258,8 @@ def _run_ivy(jars: Sequence[Jar], folder: Path) -> None:
 
 def ivy_module(jars: Sequence[Jar]) -> str:
     """Ivy's description of exactly these jars: nothing transitive, nothing evicted."""
-    configurations = "".join(f"<conf name={quoteattr(c)}/>" for c in CONFIGURATIONS)
+    named = sorted({j.configuration for j in jars})
+    configurations = "".join(f"<conf name={quoteattr(c)}/>" for c in named)
     dependencies = "\n".join(
         f"<dependency org={quoteattr(j.organisation)} name={quoteattr(j.name)} "
         f'rev={quoteattr(j.revision)} conf="{j.configuration}->default" transitive="false"/>'
