@@ -17,7 +17,7 @@ from spillway.engine.wire.datafile import write_data_file
 from spillway.tables import SessionEvent
 from spillway.tables.compaction import compact
 from spillway_schemas.filenames import cleanup_name, data_name
-from spillway_schemas.journal import Claim, Epoch, FileRecord, Genesis
+from spillway_schemas.journal import Claim, Epoch, FileRecord, Genesis, Sealed, SealRequest
 from spillway_schemas.query import load_query
 from tests.new_warehouse import new_warehouse
 
@@ -82,10 +82,23 @@ class Followed:
 
     def seal(self) -> None:
         """The session ends with an epoch without rows."""
-        self.run_epoch([])
-        self.sealed[self.session] = self.epoch
-        self.waiting[self.session], self.ranges[self.session] = [], 0
+        ended, end = self.session, {stream: [0] for stream in QUERY.inputs}
+        self.epoch += 1
         self.session += 1
+        self.sealed[ended] = self.epoch
+        self.waiting[ended], self.ranges[ended] = [], 0
+        seal = SealRequest(session=day(ended), end=end, next_session=day(self.session), command="s")
+        sealed = Sealed(
+            session=day(ended),
+            epoch=self.epoch,
+            start=end,
+            end=end,
+            ranges=[],
+            results=0,
+            spilled_rows=0,
+            generations=0,
+        )
+        self.warehouse.journal.append(self._entry([], seal, sealed))
 
     def clean(self, session: int, count: int) -> None:
         """One range of a cleanup."""
@@ -157,7 +170,12 @@ class Followed:
             "committed_at": at + timedelta(seconds=epoch),
         }
 
-    def _entry(self, files: list[FileRecord]) -> Epoch:
+    def _entry(
+        self,
+        files: list[FileRecord],
+        seal: SealRequest | None = None,
+        sealed: Sealed | None = None,
+    ) -> Epoch:
         return Epoch(
             n=self.epoch + 2,
             term=1,
@@ -168,7 +186,8 @@ class Followed:
             files=files,
             cuts=[],
             read=[],
-            sealed=None,
+            seal=seal,
+            sealed=sealed,
             results={},
             slots=[],
             started_at=OPEN.isoformat(),

@@ -124,6 +124,7 @@ def test_no_file_of_the_set_up_names_a_registry(request):
         "jobs/spillway/jars.lock",
         "requirements.lock",
         "requirements-dev.lock",
+        "requirements-flink.lock",
         "Makefile",
         "pyproject.toml",
         "scripts/setup",
