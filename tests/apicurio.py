@@ -26,7 +26,7 @@ from spillway.places import var_folder
 
 NAME = "apicurio-registry-app"
 CCOMPAT = "/apis/ccompat/v7"
-START_S = 90.0
+START_S = 120.0
 STOP_S = 20.0
 HEAP_MB = 384
 JVMS = Path("/usr/lib/jvm")

@@ -203,6 +203,7 @@ def test_a_day_of_three_formats(make_day: Callable[[str], FormatsDay]) -> None:
     assert {"1-0.json", "2-0.json", "3-0.json", "999-0.json"} <= set(kept)
 
 
+@pytest.mark.soak  # in `make test` the day above has a stand-in, and `test_apicurio.py` no day
 def test_a_day_with_a_real_registry(make_day: Callable[[str], FormatsDay]) -> None:
     """Schemas are registered as other producers do, as text; it is gone when the day is proved."""
     java = java_of(RELEASE.java)

@@ -647,7 +647,7 @@ def test_text_of_protobufs_language_is_compiled(registry: StandIn, serializes: A
     registry.serializes = serializes
     [each] = with_schemas(
         [plan(f'format = "protobuf"\n{TRADE[:-2]}, at = "json" }}')],
-        RegistrySettings(url=registry.url, wait_s=60.0),
+        RegistrySettings(url=registry.url, wait_s=1.0),
         None,
     )
     symbol, at, price = b"\x0a\x01A", b"\x1a\x02\x08\x0d", b"\x22\x06\x0a\x02\x01\x2c\x18\x02"
@@ -663,7 +663,7 @@ def test_text_that_cannot_be_compiled(registry: StandIn, serializes: Any) -> Non
     """The registry has said all that it can: it is a verdict."""
     number = registry.register("s-value", MONEY + "message {", "PROTOBUF")
     registry.serializes = serializes
-    settings = RegistrySettings(url=registry.url, wait_s=60.0)
+    settings = RegistrySettings(url=registry.url, wait_s=1.0)
     [each] = with_schemas(
         [plan('format = "protobuf"\nfields = { symbol = "string" }')], settings, None
     )
