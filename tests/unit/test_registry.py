@@ -114,6 +114,8 @@ def test_text_that_cannot_be_compiled_is_no_verdict_where_the_registry_fails(
         client(registry, wait_s=1.0).schema(number)
     registry.serializes = False
     assert client(registry).schema(number).text == 'syntax = "proto3";\nmessage {'
+    number = registry.register("s", 'syntax = "proto3"; // \ud800', "PROTOBUF")
+    assert client(registry).schema(number).kind == "PROTOBUF"
 
 
 def test_a_registry_that_is_away_does_not_serialize_later(registry: StandIn) -> None:

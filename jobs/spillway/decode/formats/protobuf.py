@@ -259,7 +259,7 @@ def serialized(text: str, references: Sequence[tuple[str, str]]) -> str:
         (folder / "confluent").mkdir()
         (folder / _META).write_text(_META_TEXT)
         main = folder / f"{uuid.uuid4().hex}.proto"  # no import has this name
-        main.write_text(text)
+        main.write_bytes(text.encode(errors="replace"))
         given = folder / "imported.desc"
         given.write_bytes(imported.SerializeToString())
         data = _protoc(main, f"--descriptor_set_in={given}")
@@ -286,6 +286,7 @@ def _protoc(file: Path, *options: str) -> bytes:
             [sys.executable, "-m", "grpc_tools.protoc", *words, str(file)],
             capture_output=True,
             text=True,
+            errors="replace",
             check=False,
         )
         if done.returncode:
