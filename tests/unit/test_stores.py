@@ -14,10 +14,12 @@ from pydantic import SecretStr
 
 from spillway.doctor.stores import judge_store, object_store
 from spillway.storage import Folder, StorageError, folder, private
+from spillway.storage.folders import UnsafeStore
 from spillway.storage.objects import MARK, PART_BYTES
 from spillway_schemas.secret import shown
 from spillway_schemas.settings import SettingsError, load_settings, values
 from spillway_schemas.stores import StoreLocation, is_uri, option_problem, store_location
+from tests.azure_server import PACKAGE
 from tests.lanes import on_every_store
 from tests.s3_server import SECRET
 from tests.store_server import BUCKET, StoreServer
@@ -311,6 +313,30 @@ def test_doctor_tries_the_store(store: StoreServer, tmp_path: Path) -> None:
     store.fail()
     assert looked(root, aws_spelt_wrong="x")[0] == "fail"
     assert judge_store(root, 8.0).status == "warn"
+
+
+@pytest.mark.server
+def test_azure_s_emulator_as_the_pages_say(
+    azure: StoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lists everything, whatever it is asked for."""
+    azure.fail({"kind": "listing", "start": "", "times": 9})
+    place = azure.root(uuid.uuid4().hex)
+    with pytest.raises(UnsafeStore, match="azure_storage_use_emulator = true"):
+        folder(place, azure.options).assure_safe()
+    monkeypatch.setenv("AZURITE_BLOB_STORAGE_URL", azure.endpoint)
+    options = {name: value for name, value in azure.options.items() if name != "azure_endpoint"}
+    folder(place, options | {"azure_storage_use_emulator": "true"}).assure_safe()
+    azure.fail()
+
+
+def test_all_of_azurite_is_locked() -> None:
+    """By digests, and wherever npm is told to look."""
+    lock = json.loads((PACKAGE / "package-lock.json").read_text())
+    _, *packages = lock["packages"].values()
+    assert len(packages) > 300
+    assert all(each["integrity"].startswith("sha512-") for each in packages)
+    assert not any("resolved" in each for each in packages)
 
 
 def test_harmless_options_are_shown() -> None:
