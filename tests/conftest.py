@@ -25,8 +25,11 @@ from hypothesis import settings
 from spillway.jars import is_installed
 from spillway.kafka import broker as kafka_broker
 from spillway.kafka.client import KafkaCluster
+from tests.azure_server import azure_server
+from tests.gcs_server import gcs_server
 from tests.s3_server import S3Server, s3_server
 from tests.slow import LIST
+from tests.store_server import StoreServer
 
 # Airflow makes its folder when it is imported: never one of the person who runs the tests.
 if "AIRFLOW_HOME" not in os.environ:
@@ -112,6 +115,29 @@ def s3() -> Iterator[S3Server]:
     """An S3 server for the whole session."""
     with s3_server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def azure() -> Iterator[StoreServer]:
+    """Azure's emulator for the whole session."""
+    with azure_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gcs() -> Iterator[StoreServer]:
+    """A server that speaks Google Cloud Storage's protocol, for the whole session."""
+    with gcs_server() as server:
+        yield server
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
+    """The object store that `tests.lanes.on_every_store` names; no fault outlives the test."""
+    found: StoreServer = request.getfixturevalue(request.param)
+    found.fail()
+    yield found
+    found.fail()
 
 
 @pytest.fixture

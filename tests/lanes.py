@@ -19,6 +19,12 @@ def lanes(fast: int, every: int, soak: int | None = None) -> pytest.MarkDecorato
     return pytest.mark.parametrize("examples", numbers)
 
 
+def on_every_store(others: pytest.MarkDecorator = pytest.mark.server) -> pytest.MarkDecorator:
+    """A parameter for the fixture `store`: S3 in the lane of the test, the others where it says."""
+    names = ["s3", *(pytest.param(name, marks=others) for name in ("azure", "gcs"))]
+    return pytest.mark.parametrize("store", names, indirect=True)
+
+
 def parts(every: int, soak: int) -> list[Any]:
     """Numbers of parts of a campaign: the first `every` run beside the tests with servers, the
     others in `make soak` alone."""

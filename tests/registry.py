@@ -1,8 +1,9 @@
 """A Schema Registry on the loopback: what spillway asks of one, as Confluent's answers it.
 
 Ids are of schemas, one for each text and kind, whatever subject gave it; a subject has versions.
-Protobuf's schemas are kept as a serialized file, as clients give them, and are given so only to who
-asks for `format=serialized`; others get the language, of which this one has no more than a line.
+Protobuf's schemas come as text of its language or as a serialized file, and are given serialized
+only to who asks for `format=serialized`. Others get the text; of a schema that came serialized this
+one has no more than a line. It takes any schema; real registries are in `tests/apicurio.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from spillway.decode.formats import protobuf
 
 TYPE = "application/vnd.schemaregistry.v1+json"
 
@@ -29,6 +32,9 @@ class StandIn:
     """`user:password` that it asks for."""
     faults: list[int | str] = field(default_factory=list)
     """What the next requests get: a status, `hang up`, or text that is no JSON."""
+    serializes: bool | int | str = True
+    """What who asks for `format=serialized` gets if not that: False: the text; or a status, or
+    some other text."""
     away: bool = False
     """Every request gets 503."""
     asked: Counter[str] = field(default_factory=Counter)
@@ -79,7 +85,7 @@ class StandIn:
             case ["schemas", "ids", number]:
                 if int(number) not in self.schemas:
                     return 404, _error(40403, f"Schema {number} not found")
-                return 200, self._shown(int(number), query)
+                return self._shown(int(number), query)
             case ["subjects"] if method == "GET":
                 return 200, sorted(self.subjects)
             case ["subjects", subject, "versions"] if method == "POST":
@@ -98,20 +104,38 @@ class StandIn:
                 at = len(held) if version == "latest" else int(version)
                 if not 0 < at <= len(held):
                     return 404, _error(40402, f"Version {version} not found.")
+                status, shown = self._shown(held[at - 1], query)
                 more = {"subject": subject, "version": at, "id": held[at - 1]}
-                return 200, self._shown(held[at - 1], query) | more
+                return status, shown | (more if status == 200 else {})
         return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
 
-    def _shown(self, number: int, query: dict[str, str]) -> dict[str, Any]:
+    def _shown(self, number: int, query: dict[str, str]) -> tuple[int, dict[str, Any]]:
         held = self.schemas[number]
         shown = {"schema": held["schema"]}
         if held["schemaType"] != "AVRO":
             shown["schemaType"] = held["schemaType"]
         if held["references"]:
             shown["references"] = held["references"]
-        if held["schemaType"] == "PROTOBUF" and query.get("format") != "serialized":
-            shown["schema"] = 'syntax = "proto3";\n'
-        return shown
+        if held["schemaType"] == "PROTOBUF":
+            is_text = "syntax" in held["schema"]
+            if query.get("format") != "serialized":
+                shown["schema"] = held["schema"] if is_text else 'syntax = "proto3";\n'
+            elif isinstance(self.serializes, str):
+                shown["schema"] = self.serializes
+            elif self.serializes not in (True, False):
+                return int(self.serializes), _error(self.serializes, "it cannot be serialized")
+            elif self.serializes and is_text:
+                shown["schema"] = protobuf.serialized(held["schema"], self._below(held))
+        return 200, shown
+
+    def _below(self, held: dict[str, Any]) -> list[tuple[str, str]]:
+        """What a schema of Protobuf refers to, serialized, each behind what that refers to."""
+        found: list[tuple[str, str]] = []
+        for each in held["references"]:
+            below = self.schemas[self.subjects[each["subject"]][each["version"] - 1]]
+            under = self._below(below)
+            found += [*under, (each["name"], protobuf.serialized(below["schema"], under))]
+        return found
 
 
 def _error(code: int, message: str) -> dict[str, Any]:

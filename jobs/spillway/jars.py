@@ -220,10 +220,18 @@ def retrieve(jars: Sequence[Jar], var: Path) -> None:
 
 
 def _run_ivy(jars: Sequence[Jar], folder: Path) -> None:
+    run_ivy(ivy_module(jars), folder, "[conf]/[artifact]-[revision].[ext]", ("jar", "bundle"))
+
+
+def run_ivy(described: str, folder: Path, names: str, types: Sequence[str]) -> None:
+    """Retrieve what a module depends on, below `got` of a folder, under names of Ivy's pattern.
+
+    Nothing is verified. Raises JarError.
+    """
     settings = folder / "ivysettings.xml"
     settings.write_text(_IVY_SETTINGS)
     module = folder / "ivy.xml"
-    module.write_text(ivy_module(jars))
+    module.write_text(described)
     own = os.environ.get(SETTINGS_VARIABLE, "")
     demand_java()
     command = [
@@ -237,10 +245,9 @@ def _run_ivy(jars: Sequence[Jar], folder: Path) -> None:
         "-cache",
         str(folder / "cache"),
         "-retrieve",
-        str(folder / "got" / "[conf]" / "[artifact]-[revision].[ext]"),
+        str(folder / "got" / names),
         "-types",
-        "jar",
-        "bundle",
+        *types,
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:

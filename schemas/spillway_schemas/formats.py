@@ -78,7 +78,8 @@ class WriterSchema:
     kind: str
     """`AVRO`, `PROTOBUF`, `JSON`, ..."""
     text: str
-    """Of Avro its JSON, of Protobuf the base64 of a serialized `FileDescriptorProto`."""
+    """Of Avro its JSON, of Protobuf the base64 of a serialized `FileDescriptorProto`; text of
+    Protobuf's language where that could not be had."""
     references: tuple[tuple[str, str], ...] = ()
     """Names and texts of what it refers to, each behind those that it refers to itself."""
 

@@ -24,7 +24,7 @@ def three(jars: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brok
         yield found
 
 
-@pytest.mark.soak  # in `make test` a broker goes away in `test_airflow_failures`
+@pytest.mark.soak  # in `make test` the only broker goes away, in `test_inputs`
 def test_brokers_go_away_one_after_the_other(
     three: Brokers, tmp_path: Path, spark_env: dict[str, str]
 ) -> None:

@@ -198,7 +198,8 @@ def with_workers_killed(day: Day, *session: str, executor: tuple[str, ...] = ())
 
 @pytest.mark.soak  # in `make test` a day is in S3 in `test_bring_your_own`
 def test_nothing_left_but_kafka_and_an_object_store(make_day: MakeDay, s3: S3Server) -> None:
-    """State folders and checkpoints vanish, as with the host: the state comes from Kafka.
+    """State folders and checkpoints vanish, as with the host: the state comes from Kafka. They
+    vanish again before cleanup and before the proof, which need neither.
 
     The next two drivers die as they claim, the one before its claim and the other after it. The
     store fails all day: answers of commits and of files are lost, it is overloaded, it does what it
@@ -215,8 +216,7 @@ def test_nothing_left_but_kafka_and_an_object_store(make_day: MakeDay, s3: S3Ser
     )
     day.produce(messages(6, ROWS, keys=4_500))
     day.ok("stream", "--session", FIRST, "--available-now")
-    shutil.rmtree(day.state)
-    shutil.rmtree(day.folder / "var", ignore_errors=True)
+    lost_with_the_host(day)
     day.produce(messages(7, ROWS // 3, keys=4_500))
     for point in ("before-claim", "after-claim"):
         killed_at(day, point)
@@ -229,10 +229,21 @@ def test_nothing_left_but_kafka_and_an_object_store(make_day: MakeDay, s3: S3Ser
         *({"kind": kind, **cleanup} for kind in ("lost", "failed")),
         {"kind": "late", "seconds": 1, **cleanup},
     )
-    day.finish(FIRST)
+    day.ok(*chained(("seal", "--session", FIRST), ("stream", "--until-sealed", FIRST)))
+    lost_with_the_host(day)
+    day.ok("cleanup", "--session", FIRST)
+    lost_with_the_host(day)
+    day.ok("verify", "--session", FIRST)
     assert day.check(FIRST)["cleanup"] > 0
     assert s3.hits() == 3
     checks_of_a_store(day)
+
+
+def lost_with_the_host(day: Day) -> None:
+    """All that is on this host of a day goes: state, checkpoints, and what commands remember."""
+    for place in (day.state, day.folder / "var"):
+        shutil.rmtree(place, ignore_errors=True)
+        assert not place.exists()
 
 
 def checks_of_a_store(day: Day) -> None:

@@ -1,6 +1,7 @@
-"""A day whose streams are Avro, Protobuf and JSON, on the real parts but for the registry.
+"""A day whose streams are Avro, Protobuf and JSON, on the real parts, with a registry that fails,
+and with a real one.
 
-One of them is Avro by a file, without a registry."""
+One of the streams is Avro by a file, without a registry."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ import fastavro
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
+from spillway.registry.client import RegistryClient
+from tests.apicurio import RELEASE, apicurio, java_of
 from tests.formats import avro, framed, proto, record, serialized
 from tests.integration.day import STREAMS, VALUE, Day, messages
 from tests.registry import StandIn
@@ -50,8 +53,22 @@ def _volume() -> Any:
 Volume = _volume()
 
 
+VOLUME_TEXT = """syntax = "proto3";
+package desk;
+import "google/protobuf/timestamp.proto";
+message M {
+  int64 shares = 1;
+  string symbol = 2;
+  google.protobuf.Timestamp ts = 3;
+}
+"""
+
+
 class FormatsDay(Day):
     """`stock` is Avro and `volume` Protobuf, by ids; `review` is JSON; `quote` Avro by a file."""
+
+    ids: Sequence[int] = ()
+    """Of the old and the new schema of `stock`, and of that of `volume`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,10 +83,22 @@ class FormatsDay(Day):
         (self.folder / "schemas").mkdir()
         (self.folder / "schemas" / "quote.avsc").write_text(json.dumps(QUOTE))
 
+    def fill(self, ids: Sequence[int]) -> None:
+        """Send the day's messages, by schemas of these ids."""
+        self.ids = ids
+        made = messages(3, 3_000, keys=300)
+        self.produce(
+            [(stream, _written(stream, value, n, ids)) for n, (stream, value) in enumerate(made)]
+            + _quotes(keys=300)
+        )
+
     def read_topics(self) -> dict[str, list[tuple[int, int, bytes | None]]]:
         """As JSON, for the brute force: what the libraries read, one by one."""
         return {
-            stream: [(partition, offset, _json(stream, value)) for partition, offset, value in rows]
+            stream: [
+                (partition, offset, _json(stream, value, self.ids))
+                for partition, offset, value in rows
+            ]
             for stream, rows in super().read_topics().items()
         }
 
@@ -102,7 +131,7 @@ def _quotes(keys: int) -> list[tuple[str, bytes | None]]:
     return [*made, ("quote", made[-1][1][:-1])]
 
 
-def _json(stream: str, value: bytes | None) -> bytes | None:
+def _json(stream: str, value: bytes | None, ids: Sequence[int]) -> bytes | None:
     if stream == "quote":
         try:
             found = fastavro.schemaless_reader(
@@ -117,7 +146,7 @@ def _json(stream: str, value: bytes | None) -> bytes | None:
     if number == 999:
         return b"not readable"
     if stream == "stock":
-        schema = fastavro.parse_schema((OLD, NEW)[number - 1])
+        schema = fastavro.parse_schema((OLD, NEW)[ids.index(number)])
         found = fastavro.schemaless_reader(io.BytesIO(value[5:]), schema)
         return json.dumps(found | {"ts": found["ts"].isoformat()}).encode()
     message = Volume.FromString(value[6:])
@@ -132,13 +161,13 @@ def make_day(
     topics: Callable[..., dict[str, str]],
     spark_env: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Callable[[StandIn], FormatsDay]]:
+) -> Iterator[Callable[[str], FormatsDay]]:
     made: list[FormatsDay] = []
     monkeypatch.setitem(VALUE, "quote", "bid")
 
-    def make(registry: StandIn) -> FormatsDay:
+    def make(url: str) -> FormatsDay:
         names = topics(*STREAMS, "quote", partitions=2)
-        extra = {"REGISTRY__URL": registry.url, "REGISTRY__WAIT_S": "30"}
+        extra = {"REGISTRY__URL": url, "REGISTRY__WAIT_S": "30"}
         made.append(FormatsDay(tmp_path / "day", broker, names, spark_env, extra=extra))
         return made[-1]
 
@@ -147,20 +176,16 @@ def make_day(
         day.clean()
 
 
-def test_a_day_of_three_formats(make_day: Callable[[StandIn], FormatsDay]) -> None:
+def test_a_day_of_three_formats(make_day: Callable[[str], FormatsDay]) -> None:
     """A schema evolves, the registry is away at first and gone when the day is proved."""
     with StandIn() as registry:
-        day = make_day(registry)
+        day = make_day(registry.url)
         ids = [
             registry.register(f"{day.topics['stock']}-value", json.dumps(OLD)),
             registry.register(f"{day.topics['stock']}-value", json.dumps(NEW)),
             registry.register(f"{day.topics['volume']}-value", serialized(VOLUME), "PROTOBUF"),
         ]
-        made = messages(3, 3_000, keys=300)
-        day.produce(
-            [(stream, _written(stream, value, n, ids)) for n, (stream, value) in enumerate(made)]
-            + _quotes(keys=300)
-        )
+        day.fill(ids)
         registry.faults = [503] * 6
         day.ok("stream", "--session", SESSION, "--available-now")
         # Each id once, and the unknown one when messages of it came: whatever workers there were.
@@ -176,3 +201,28 @@ def test_a_day_of_three_formats(make_day: Callable[[StandIn], FormatsDay]) -> No
     assert [each for each in reasons if each.startswith("not Avro by quote.avsc: ")]
     kept = sorted(path.name for path in (day.folder / "warehouse" / "schemas").iterdir())
     assert {"1-0.json", "2-0.json", "3-0.json", "999-0.json"} <= set(kept)
+
+
+@pytest.mark.soak  # in `make test` the day above has a stand-in, and `test_apicurio.py` no day
+def test_a_day_with_a_real_registry(make_day: Callable[[str], FormatsDay]) -> None:
+    """Schemas are registered as other producers do, as text; it is gone when the day is proved."""
+    java = java_of(RELEASE.java)
+    assert java is not None
+    with apicurio(RELEASE, java) as url:
+        day = make_day(url)
+        client = RegistryClient(url, {}, wait_s=5.0)
+        stock, volume = (f"{day.topics[stream]}-value" for stream in ("stock", "volume"))
+        day.fill(
+            [
+                client.register(stock, "AVRO", json.dumps(OLD)),
+                client.register(stock, "AVRO", json.dumps(NEW)),
+                client.register(volume, "PROTOBUF", VOLUME_TEXT),
+            ]
+        )
+        day.ok("stream", "--session", SESSION, "--available-now")
+    day.finish(SESSION)
+    phases = day.check(SESSION)
+    assert sum(phases.values()) > 1_000
+    reasons = {each["reason"] for each in day.quarantined()}
+    assert "schema 999: the registry has no such schema" in reasons
+    assert not [each for each in reasons if "cannot be read" in each]

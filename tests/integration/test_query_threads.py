@@ -37,15 +37,15 @@ def test_a_query_s_callback_thread_ends_with_it(
     monkeypatch.setattr(supervised, "batch_end", lambda *_: {})
     served: list[threading.Thread] = []
 
-    def epoch(_: Any) -> int:
+    def epoch(_: Any) -> bool:
         served.append(threading.current_thread())
-        return 10
+        return True
 
     hooks = EpochHooks(epoch, *[lambda: False] * 3)
     folder = tmp_path / "checkpoints" / "w" / "1"
     query = SupervisedQuery(spark, {}, folder, hooks, trigger_s=0, available_now=False)
     for number in range(STARTS):
-        query.start({}, 100)
+        query.start({})
         wait_for(lambda n=number: len(served) > n, 60, "a batch")
         query.stop()
         assert query.failure is None

@@ -27,12 +27,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spillway import jars
 from spillway.decode import tree_spec
 from spillway.engine.join.hashing import xxhash64
 from spillway.engine.join.kernel import Rows
 from spillway.engine.join.results import file_schema, result_schema
 from spillway.engine.spill.spillfile import spill_schema, write_spill
 from spillway.engine.wire.datafile import write_data_file
+from spillway.places import var_folder
 from spillway.tables import SessionEvent, Warehouse
 from spillway_schemas.filenames import cleanup_name, data_name
 from spillway_schemas.journal import Claim, Cut, Epoch, FileRecord, Genesis, Prefix, Sealed
@@ -93,8 +95,9 @@ def recipes(page: Path) -> Iterator[Recipe]:
 
 RECIPES = list(recipes(PAGE))
 SPARK = [each for each in RECIPES if each.tab == "Spark SQL"]
-IN_S3 = [each for each in RECIPES if each.tab.endswith(", S3")]
-HERE = [each for each in RECIPES if each not in SPARK + IN_S3]
+[SPARK_IN_S3] = [each for each in RECIPES if each.tab == "Spark SQL, S3"]
+IN_S3 = [each for each in RECIPES if each.tab.endswith(", S3") and each != SPARK_IN_S3]
+HERE = [each for each in RECIPES if each not in [*SPARK, *IN_S3, SPARK_IN_S3]]
 FOLLOWERS = {each.heading: each.code for each in recipes(FOLLOWING) if each.language == "python"}
 
 
@@ -108,6 +111,7 @@ def test_every_fenced_block_is_a_recipe_that_is_run() -> None:
         "Python",
         "polars, S3",
         "DuckDB, S3",
+        "Spark SQL, S3",
     }
     assert len(SPARK) > 10
     assert len(HERE) > 20
@@ -379,6 +383,62 @@ def test_recipe_of_an_object_store(
     code = code.replace("s3://lake/spillway", s3.root(name))
     exec(compile(code, f"{PAGE.name}:{recipe.line}", "exec"), {})
     assert str(len(day.results)) in capsys.readouterr().out
+
+
+LOCK = ROOT / "tests" / "spark_s3.lock"
+"""Spark's client of S3: what Spark itself would fetch, and no more."""
+
+
+@pytest.mark.parametrize(
+    "is_locked",
+    [
+        pytest.param(True, marks=pytest.mark.server, id="with locked jars"),
+        pytest.param(False, marks=pytest.mark.soak, id="as it stands"),
+    ],
+)
+def test_recipe_in_spark_of_an_object_store(
+    is_locked: bool,
+    place: tuple[Path, Day],
+    s3: S3Server,
+    spark_env: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder, day = place
+    s3.keep(folder / "var" / "warehouse", name := f"Spark{is_locked}")
+    options = {
+        "endpoint.region": "us-east-1",
+        "endpoint": s3.endpoint,
+        "path.style.access": "true",
+    }
+    given = {f"spark.hadoop.fs.s3a.{option}": value for option, value in options.items()}
+    given["spark.jars.ivy"] = str(tmp_path / "ivy")
+    if is_locked:
+        own = jars.jar_paths("spark")
+        var = var_folder() / "spark-s3"
+        monkeypatch.setattr(jars, "lock_file", lambda: LOCK)
+        jars.install(var)
+        given["spark.jars"] = ",".join(map(str, own + jars.jar_paths("spark", var)))
+        given["spark.jars.packages"] = ""
+    code = SPARK_IN_S3.code.replace("local[*]", "local[1]")
+    code = code.replace("s3a://lake/spillway", s3.root(name).replace("s3:", "s3a:"))
+    code = code.replace("spark = spark_session", f"options |= {given!r}\nspark = spark_session", 1)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            **spark_env,
+            "PYTHONPATH": os.pathsep.join(source_paths(str(ROOT))),
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert str(len(day.results)) in done.stdout
 
 
 IN_SPARK = """

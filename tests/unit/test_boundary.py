@@ -214,7 +214,7 @@ def streaming(root: Path, now: str, troubles: list[str], **more: object) -> tupl
     stream = Stream(settings, load_query(settings.query), Wanted(), watcher, lambda: ms(now))
     driver = Epochs(open_state(EARLY))
     stream.driver = driver  # type: ignore[assignment]
-    hooks = EpochHooks(stream._epoch, stream._is_sealed, stream._is_held, stream._is_over)
+    hooks = EpochHooks(stream._towards, stream._is_sealed, stream._is_held, stream._is_over)
     stream.supervised = SupervisedQuery(
         None, {}, root / "checkpoints", hooks, trigger_s=1, available_now=False
     )
@@ -268,7 +268,7 @@ def test_no_batch_is_joined_without_the_seal_that_is_due(
     monkeypatch.setattr(stream.supervised, "start", lambda *given: started.append(given))
     stream.watcher.stop.set()  # Do not wait for it.
     assert stream._again(None) > 0
-    assert started == [(driver.state.end, stream.settings.stream.max_rows_per_epoch)]
+    assert started == [(driver.state.end,)]
 
 
 def test_a_person_s_seal_keeps_the_calendar_s_back(tmp_path: Path, kafka: Kafka) -> None:
@@ -316,6 +316,44 @@ def test_a_stream_until_a_seal_leaves_the_next_session_s_rows(tmp_path: Path, ka
         stream.wanted = wanted
         stream._epoch(ends(9, 5, 9))
         assert (driver.offered.pop()[0], stream.supervised.left_rows) == (ends(9, 5, 9), False)
+
+
+def test_a_batch_is_read_in_epochs_that_memory_has_room_for(
+    tmp_path: Path, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its epochs is as large as it might be: what is journaled says so of the last, too."""
+    stream, driver = streaming(tmp_path, "2023-07-03T12:00:00-04:00", [])
+    monkeypatch.setattr(stream, "_rows_that_fit", lambda: 9)
+    read: list[tuple[Offsets, int]] = []
+
+    def journaled(end: Offsets, *_: Any, limit_rows: int, **__: Any) -> None:
+        read.append((end, limit_rows))
+        driver.state = open_state(EARLY, epoch(2, 0, end, session=EARLY))
+
+    driver.epoch = journaled  # type: ignore[method-assign]
+    monkeypatch.setattr(stream.supervised, "_pace", lambda _: None)
+    monkeypatch.setattr(supervised, "batch_end", lambda *_: ends(9, 9, 7))
+    stream.supervised._on_batch(None, 0)
+    assert read == [(ends(3, 3, 3), 9), (ends(6, 6, 5), 8), (ends(9, 9, 7), 8)]
+    # What fits into one might have been more.
+    monkeypatch.setattr(supervised, "batch_end", lambda *_: ends(9, 9, 12))
+    stream.supervised._on_batch(None, 1)
+    assert read[3:] == [(ends(9, 9, 12), 9)]
+
+
+def test_nothing_beyond_a_seal_is_read_of_a_batch_of_several_epochs(
+    tmp_path: Path, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka.away = False
+    stream, driver = streaming(tmp_path, "2023-07-03T12:00:00-04:00", [])
+    monkeypatch.setattr(stream, "_rows_that_fit", lambda: 9)
+    monkeypatch.setattr(supervised, "batch_end", lambda *_: ends(9, 9, 7))
+    stream.wanted = Wanted(until_sealed=EARLY)
+    mine = DueClose(EARLY, LATE).seal(ends(2, 2, 2)).model_copy(update={"id": "mine"})
+    stream.warehouse.commands.append(mine)
+    stream.supervised._on_batch(None, 0)
+    assert [end for end, *_ in driver.offered] == [ends(2, 2, 2)]
+    assert stream.supervised.left_rows
 
 
 def test_a_session_that_was_just_sealed_is_the_last_one(tmp_path: Path, kafka: Kafka) -> None:

@@ -250,7 +250,7 @@ def test_rows_of_a_range():
 def test_progress_is_a_line_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
     """The first range, the last, and not more than one a second in between."""
     lines = ProgressLines(DAY)
-    lines.starting()
+    lines.starting("Spark")
     for done in range(101):
         lines.show(CleanupProgress(done, 100, 10 * done, done * 0.03))
     told = capsys.readouterr()

@@ -31,7 +31,7 @@ from spillway.doctor.schemas import schemas as schema_checks
 from spillway.engine.groups import GroupMap
 from spillway.engine.wire.blocks import decode_counts, from_batch
 from spillway.mended import Mended, contract_problems
-from spillway.produce.encode import NotWritten, encodings
+from spillway.produce.encode import NotWritten, encodings, protobuf_file, protobuf_text
 from spillway.registry import SchemaTrouble, knowing, with_schemas
 from spillway.storage import folder
 from spillway.stream.decoding import DecodeTask, decode_chunks
@@ -584,7 +584,7 @@ def test_doctor_looks_at_the_registry(registry: StandIn, tmp_path: Path) -> None
     registry.away = True
     [(_, status, what)] = checks(registry, tmp_path, stream)
     assert status == "warn"  # the stream may start: what it knows is enough for most days
-    assert "does not answer (HTTP 503)" in what
+    assert "does not answer (HTTP 503, a fault)" in what
     registry.away, registry.login = False, "desk:secret"
     [(_, status, what)] = checks(registry, tmp_path, stream)
     assert status == "fail"
@@ -611,10 +611,67 @@ def test_a_schema_that_is_no_descriptor() -> None:
     each = replace(
         each, writers=Given(WriterSchema(1, "PROTOBUF", text), WriterSchema(2, "PROTOBUF", bad))
     )
-    told = "cannot be read: the registry does not give Protobuf's schemas serialized"
+    told = (
+        "cannot be read: the registry does not give it serialized, and its text cannot be compiled"
+    )
     assert decoded(each, [framed(1, b"\x00"), framed(2, b"\x00")]) == [
         f"schema 1 {told}", f"schema 2 {told}",
     ]  # fmt: skip
+
+
+# What registries give that cannot serialize. Apicurio 3.3 gives text that its bytes were made to.
+CANNOT = [False, 400, 500, "\n\x01M\x12\x04desk\ufffd"]
+MONEY = 'syntax = "proto3";\npackage desk;\nmessage Money { sint64 cents = 1; }\n'
+BID = """syntax = "proto3";
+package desk;
+import "money.proto";
+import "confluent/meta.proto";
+import "confluent/type/decimal.proto";
+import "google/protobuf/timestamp.proto";
+message Bid {
+  string symbol = 1;
+  google.protobuf.Timestamp ts = 2;
+  Money at = 3;
+  confluent.type.Decimal price = 4 [(confluent.field_meta) = {
+    params: [{ key: "precision", value: "10" }, { key: "scale", value: "2" }]
+  }];
+}
+"""
+
+
+@pytest.mark.parametrize("serializes", [True, *CANNOT], ids=["yes", "no", "400", "500", "bytes"])
+def test_text_of_protobufs_language_is_compiled(registry: StandIn, serializes: Any) -> None:
+    registry.register("money", MONEY, "PROTOBUF")
+    refers = [{"name": "money.proto", "subject": "money", "version": 1}]
+    number = registry.register("s-value", BID, "PROTOBUF", refers)
+    registry.serializes = serializes
+    [each] = with_schemas(
+        [plan(f'format = "protobuf"\n{TRADE[:-2]}, at = "json" }}')],
+        RegistrySettings(url=registry.url, wait_s=1.0),
+        None,
+    )
+    symbol, at, price = b"\x0a\x01A", b"\x1a\x02\x08\x0d", b"\x22\x06\x0a\x02\x01\x2c\x18\x02"
+    ts = b"\x12\x06\x08" + b"\xc0\xcb\xee\xca\x06"
+    [row] = decoded(each, [framed(number, b"\x00" + symbol + ts + at + price)])
+    assert row[0] == "A"
+    assert Decimal("3.00") in row
+    assert '{"cents":"-7"}' in row
+
+
+@pytest.mark.parametrize("serializes", [False, "\n\x01M"], ids=["no", "bytes"])
+def test_text_that_cannot_be_compiled(registry: StandIn, serializes: Any) -> None:
+    """The registry has said all that it can: it is a verdict."""
+    number = registry.register("s-value", MONEY + "message {", "PROTOBUF")
+    registry.serializes = serializes
+    settings = RegistrySettings(url=registry.url, wait_s=1.0)
+    [each] = with_schemas(
+        [plan('format = "protobuf"\nfields = { symbol = "string" }')], settings, None
+    )
+    [reason] = decoded(each, [framed(number, b"\x00")])
+    assert reason == (
+        f"schema {number} cannot be read: the registry does not give it serialized, and its text "
+        "cannot be compiled"
+    )
 
 
 # -------------------------------------------------------------------------------------- produce
@@ -650,6 +707,16 @@ def test_what_is_produced_is_what_json_says(format_: str, registry: StandIn) -> 
         found = decode(each, made, few_rows=few_rows)
         assert found.rows.equals(decode(plan(MADE), pa.array(values, pa.binary())).rows)
         assert found.kept.tolist() == [0, 1, 2]
+
+
+def test_the_text_that_is_registered_is_the_file_that_is_written() -> None:
+    rules = plan(f'format = "protobuf"\n{MADE}').rules
+    file = descriptor_pb2.FileDescriptorProto()
+    file.ParseFromString(base64.b64decode(protobuf.serialized(protobuf_text(rules), ())))
+    for field in file.message_type[0].field:
+        field.ClearField("json_name")
+    file.name = "message.proto"
+    assert file == protobuf_file(rules)
 
 
 def test_a_format_that_is_not_written_is_said(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from spillway import jars
 from spillway.jars import Jar, JarError, install, ivy_module, jar_paths, parse_lock, problems
+from tests import apicurio
 
 CONTENT = b"a jar"
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -104,6 +105,31 @@ def test_a_damaged_jar_is_found_and_replaced(own_lock, repository):
     (own_lock / "jars" / jars.STAMP).unlink()
     assert install(own_lock) == 1
     assert path.read_bytes() == CONTENT
+
+
+def test_an_archive_of_the_tests_with_another_digest_is_not_taken(tmp_path, monkeypatch):
+    release = apicurio.Release("1", DIGEST, 17)
+    content = [b"changed on the way"]
+    asked = []
+
+    def serve(described, folder, names, types):
+        asked.append(described)
+        place = folder / "got" / f"{apicurio.NAME}-1.tar.gz"
+        place.parent.mkdir()
+        place.write_bytes(content[0])
+
+    monkeypatch.setattr(apicurio, "var_folder", lambda: tmp_path)
+    monkeypatch.setattr(apicurio, "run_ivy", serve)
+    with pytest.raises(JarError, match=r"app-1\.tar\.gz has SHA-256 .*, not "):
+        apicurio.archive(release)
+    assert [each.name for each in (tmp_path / "registry").iterdir()] == ["lock"]
+    content[0] = CONTENT
+    found = apicurio.archive(release)
+    assert found.read_bytes() == CONTENT
+    assert apicurio.archive(release) == found
+    assert len(asked) == 2
+    (dependency,) = ElementTree.fromstring(asked[0]).iter("dependency")
+    assert dependency.get("transitive") == "false"
 
 
 def test_the_module_for_ivy_is_exact():

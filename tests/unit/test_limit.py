@@ -210,8 +210,8 @@ class FakeQuery:
     def stop(self) -> None:
         self.done.append("stop")
 
-    def start(self, end: Any, rows: int) -> None:
-        self.done.append((end, rows))
+    def start(self, end: Any) -> None:
+        self.done.append(end)
         self.has_refused = False
 
 
@@ -241,7 +241,7 @@ def test_the_query_stops_while_intake_is_held_and_begins_at_the_journals_end(
     stream.driver.state = state_of_day(results=1)  # type: ignore[misc]
     assert not stream._holds(query)
     assert not stream._holds(query)
-    assert query.done == ["stop", "stop", (ends(4, 4, 4), stream._wanted_rows)]
+    assert query.done == ["stop", "stop", ends(4, 4, 4)]
 
 
 def test_an_epoch_that_failed_is_not_forgotten_behind_the_limit(
@@ -261,7 +261,7 @@ def test_a_batch_that_was_refused_is_read_again(stream: Stream) -> None:
     assert query.done == []
     query.has_refused = True
     assert not stream._holds(query)
-    assert query.done == ["stop", (ends(4, 4, 4), stream._wanted_rows)]
+    assert query.done == ["stop", ends(4, 4, 4)]
 
 
 def test_a_deleted_topic_is_noticed_while_nobody_reads(
@@ -359,25 +359,25 @@ def test_a_broker_that_hangs_keeps_no_command_waiting(
     assert waited_s <= 2.0
 
 
-def test_after_a_refused_batch_none_is_taken_until_a_new_start(
+def test_a_batch_is_refused_while_intake_is_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark takes the refused one for read: the next would have the rows of both."""
+    """Spark takes it for read: a new start reads it at once, or else the next batch does."""
     held, read = [True], []
-    hooks = EpochHooks(
-        lambda end: read.append(end) or 0,  # type: ignore[func-returns-value]
-        lambda: False,
-        lambda: held[0],
-        lambda: True,
-    )
+
+    def epoch(end: Any) -> bool:
+        read.append(end)
+        return True
+
+    hooks = EpochHooks(epoch, lambda: False, lambda: held[0], lambda: True)
     query = SupervisedQuery(MagicMock(), {}, tmp_path / "1", hooks, trigger_s=0, available_now=True)
     monkeypatch.setattr(supervised, "batch_end", lambda _, batch: batch)
     monkeypatch.setattr(supervised, "stream_rows", lambda *_: MagicMock())
     query.stop()  # nothing was started yet
     query._on_batch(None, 0)
+    assert (read, query.has_refused) == ([], True)
     held[0] = False
     query._on_batch(None, 1)
-    assert (read, query.has_refused) == ([], True)
-    query.start({}, 100)
-    query._on_batch(None, 2)
-    assert (read, query.has_refused) == ([2], False)
+    assert (read, query.has_refused) == ([1], True)
+    query.start({})
+    assert not query.has_refused

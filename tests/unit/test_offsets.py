@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from spillway.protocol.offsets import greater, padded, partitions, reaches, rows_between, wider
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spillway.protocol.offsets import (
+    greater,
+    padded,
+    partitions,
+    reaches,
+    rows_between,
+    towards,
+    wider,
+)
 from spillway.protocol.state import replay
 from spillway_schemas.journal import Topic
 from tests.protocol_entries import claim, ends, epoch, genesis, seal
@@ -41,6 +52,39 @@ def test_beyond_means_on_every_partition() -> None:
 def test_rows_between_are_of_all_partitions() -> None:
     assert rows_between(OLD, {"a": [7, 12, 4], "b": [10]}) == 2 + 3 + 4 + 10
     assert rows_between(NEW, NEW) == 0
+
+
+def test_a_long_way_is_gone_in_epochs_of_one_size() -> None:
+    start, end = {"a": [10, 0]}, {"a": [40, 10], "b": [60]}
+    assert towards(start, end, 100) == end
+    assert towards(start, end, 99) == {"a": [25, 5], "b": [30]}
+    assert towards({"a": [25, 5], "b": [30]}, end, 99) == end
+    assert towards(start, end, 34) == {"a": [20, 3], "b": [21]}
+    # No way back: whoever journals it says what is wrong.
+    assert towards({"a": [41, 0], "b": [0]}, end, 5) == end
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 99), st.integers(0, 60)), min_size=1, max_size=6),
+    st.integers(1, 40),
+)
+def test_all_partitions_arrive_together(pairs: list[tuple[int, int]], rows: int) -> None:
+    """Each epoch takes as many rows as the others, or one less; each partition is always where its
+    part of the way is, or one row off for each epoch gone."""
+    at = {"a": [s for s, _ in pairs[:3]], "b": [s for s, _ in pairs[3:]]}
+    end = {"a": [s + n for s, n in pairs[:3]], "b": [s + n for s, n in pairs[3:]]}
+    start, whole, taken = at, rows_between(at, end), list[int]()
+    while at != end:
+        to = towards(at, end, rows)
+        taken.append(rows_between(at, to))
+        at = to
+        for (_, _, s), (_, _, now), (_, n) in zip(
+            partitions(start), partitions(at), pairs, strict=True
+        ):
+            assert s <= now <= s + n
+            assert abs((now - s) * whole - n * sum(taken)) <= whole * len(taken)
+    assert len(taken) == -(-whole // rows)
+    assert not taken or max(taken) <= min(rows, min(taken) + 1)
 
 
 def test_every_partition_is_named() -> None:

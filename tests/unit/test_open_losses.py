@@ -343,16 +343,16 @@ class Query:
 
     def __init__(self, told: list[str], looks: int) -> None:
         self.told, self.looks = told, looks
-        self.runs, self.busy, self.max_rows, self.left_rows = False, False, 0, False
+        self.runs, self.busy, self.left_rows = False, False, False
         self.has_failed_epoch = self.has_refused = False
         self.failure: BaseException | None = None
         self.checkpoint = Path("checkpoints")
         self.on_look: Callable[[int], None] = lambda _: None
 
-    def start(self, end: Offsets, rows: int) -> None:
+    def start(self, end: Offsets) -> None:
         assert not self.runs
         self.told.append(f"start at {end['a'][0]}")
-        self.runs, self.failure, self.max_rows = True, None, rows
+        self.runs, self.failure = True, None
 
     def stop(self) -> None:
         self.told.append("stop")

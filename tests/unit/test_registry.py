@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import pickle
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -79,6 +80,82 @@ def test_protobuf_is_asked_for_serialized(registry: StandIn) -> None:
     number = registry.register("s", "CgE=", "PROTOBUF")
     found = client(registry).schema(number)
     assert (found.kind, found.text) == ("PROTOBUF", "CgE=")
+
+
+PROTO = 'syntax = "proto3";\nmessage M { string symbol = 1; }\n'
+
+
+def test_text_is_compiled_where_it_cannot_be_had_serialized(registry: StandIn) -> None:
+    number = registry.register("s", PROTO, "PROTOBUF")
+    wanted = client(registry).schema(number)
+    assert wanted.text != PROTO
+    registry.serializes = 500
+    registry.asked.clear()
+    assert client(registry, wait_s=1.0).schema(number) == wanted
+    assert registry.asked.total() == 2  # it is not asked again
+    assert client(registry).latest("s") == wanted
+
+
+def test_serialized_text_needs_no_second_question(registry: StandIn) -> None:
+    number = registry.register("s", PROTO, "PROTOBUF")
+    text = client(registry).schema(number).text
+    registry.asked.clear()
+    registry.faults = [json.dumps({"schema": text, "schemaType": "PROTOBUF"})]
+    assert client(registry).schema(number).text == text
+    assert registry.asked.total() == 1
+
+
+def test_text_that_cannot_be_compiled_is_no_verdict_where_the_registry_fails(
+    registry: StandIn,
+) -> None:
+    number = registry.register("s", 'syntax = "proto3";\nmessage {', "PROTOBUF")
+    registry.serializes = 500
+    with pytest.raises(RegistryUnavailable, match="HTTP 500, it cannot be serialized"):
+        client(registry, wait_s=1.0).schema(number)
+    registry.serializes = False
+    assert client(registry).schema(number).text == 'syntax = "proto3";\nmessage {'
+    number = registry.register("s", 'syntax = "proto3"; // \ud800', "PROTOBUF")
+    assert client(registry).schema(number).kind == "PROTOBUF"
+
+
+def test_a_registry_that_is_away_does_not_serialize_later(registry: StandIn) -> None:
+    number = registry.register("s", PROTO, "PROTOBUF")
+    wanted = client(registry).schema(number)
+    plain = json.dumps({"schema": PROTO, "schemaType": "PROTOBUF"})
+    registry.faults = [plain, 503, 429]
+    assert client(registry, wait_s=60.0).schema(number) == wanted
+    assert not registry.faults
+    registry.faults = [plain, 401]
+    with pytest.raises(RegistryRefuses, match="does not know this user"):
+        client(registry).schema(number)
+
+
+@pytest.mark.parametrize("fails", ["not there", "no program"])
+def test_a_compiler_that_fails_is_no_verdict(
+    registry: StandIn, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = registry.register("s", PROTO, "PROTOBUF")
+    registry.serializes = False
+    if fails == "not there":
+        monkeypatch.setitem(sys.modules, "grpc_tools.protoc", None)
+        told = "a .proto file needs its compiler: pip install"
+    else:
+        monkeypatch.setattr(sys, "executable", "/bin/false")
+        told = "Protobuf's compiler fails: it ended with 1"
+    with pytest.raises(RegistryRefuses, match=f"cannot be compiled here: {told}"):
+        client(registry).schema(number)
+
+
+def test_a_schema_that_is_refused_is_said(registry: StandIn) -> None:
+    registry.faults = [409]
+    with pytest.raises(
+        RegistryRefuses, match=r"HTTP 409, a fault\. The new schema of s-value is not"
+    ):
+        client(registry, wait_s=60.0).register("s-value", "AVRO", TEXT)
+    registry.faults = [422]
+    with pytest.raises(RegistryRefuses, match=r"HTTP 422, a fault$"):
+        client(registry).register("s-value", "AVRO", TEXT)
+    assert not registry.schemas
 
 
 @pytest.mark.parametrize("status", [429, 500, 503, "hang up"])

@@ -37,7 +37,7 @@ from spillway.engine.task import StepTask
 from spillway.engine.upkeep import Room, RunWriter, room_of, upkeep
 from spillway.engine.wire.blocks import Block, Coordinates, route
 from spillway.policy.forecast import Forecast
-from spillway.policy.intake import KEPT_FOR_TRIMMING, rows_per_epoch, worth_changing
+from spillway.policy.intake import KEPT_FOR_TRIMMING, rows_per_epoch
 from spillway.policy.victims import (
     DEFAULT_VICTIMS,
     POLICIES,
@@ -139,9 +139,8 @@ def epochs(
         assert report.totals is not None
         manifest, offset = report.manifest, offset + each
         yield report.totals
-        wanted = rows_per_epoch([report.totals], budget, 1, threshold, 600_000)
-        if rows is None and worth_changing(limit, wanted):
-            limit = wanted
+        if rows is None:
+            limit = rows_per_epoch([report.totals], budget, 1, threshold, 600_000)
 
 
 def spills(days: Iterator[SlotTotals]) -> list[Spill]:
@@ -187,7 +186,8 @@ def test_a_steady_day_spills_above_the_threshold_and_no_more_than_the_rule_says(
         rule = max(fraction * spill.before, spill.before - bound, spill.intake)
         # The intake is known by the mean size of rows.
         assert 0.98 * rule <= spill.took - spill.overflow <= 1.05 * rule + largest_group
-    assert sum(spill.overflow > 0 for spill, _ in found) <= len(found) / 10
+    lost = sum(spill.overflow for spill, _ in found)
+    assert lost <= 0.05 * sum(spill.took for spill, _ in found)
 
 
 @pytest.mark.server
@@ -622,13 +622,6 @@ def test_a_single_join_is_a_tree_of_one_level(seed: int) -> None:
         assert victim_order(policy, plain, context).tolist() == expected
 
 
-@pytest.mark.parametrize(
-    ("wanted", "worth"), [(749, True), (750, False), (1_000, False), (1_350, False), (1_351, True)]
-)
-def test_a_limit_changes_when_it_is_far_off(wanted: int, worth: bool) -> None:
-    assert worth_changing(1_000, wanted) == worth
-
-
 def totals_of(slot: int, rows: int, size: int, *came: int) -> SlotTotals:
     rows_in = {str(i): number for i, number in enumerate(came)}
     of_memory = {"budget_bytes": 1, "state_bytes": size, "folder_bytes": 0}
@@ -656,12 +649,12 @@ def test_rows_that_an_epoch_may_bring() -> None:
     # One slot has the join above to itself: of 10 rows of streams it gets none, and 36 new rows.
     apart = [made[0].model_copy(update={"rows_in": {"ab": 36}}), *even[1:]]
     assert rows_per_epoch(apart, *asked, most=10**6, joins=["ab"]) == 3 * 243
-    # From 4 MiB on it is six tenths of that room, whatever the threshold.
-    assert rows_per_epoch([], 8_000_000, 3, 0.75, most=10**6) == 3 * 13_125
-    assert rows_per_epoch([], 4 << 20, 1, 0.5, most=10**6) == 14_745
-    assert rows_per_epoch([], 8_000_000, 1, 0.9, most=10**6) == 4_125 - 1
+    # From 4 MiB on it is eight tenths of that room, whatever the threshold.
+    assert rows_per_epoch([], 8_000_000, 3, 0.75, most=10**6) == 3 * 17_500
+    assert rows_per_epoch([], 4 << 20, 1, 0.5, most=10**6) == 19_660
+    assert rows_per_epoch([], 8_000_000, 1, 0.9, most=10**6) == 5_500 - 1
     # As if there were a hundredth of the budget.
-    assert rows_per_epoch([], 80_000_000, 1, 1.0, most=10**6) == 6_000
+    assert rows_per_epoch([], 80_000_000, 1, 1.0, most=10**6) == 8_000
     # However little would fit.
     assert rows_per_epoch([], 1, 3, 0.8, most=10**6) == 250
     assert rows_per_epoch([], 1, 3, 0.8, most=249) == 249

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,11 +14,15 @@ from pydantic import SecretStr
 
 from spillway.doctor.stores import judge_store, object_store
 from spillway.storage import Folder, StorageError, folder, private
+from spillway.storage.folders import UnsafeStore
 from spillway.storage.objects import MARK, PART_BYTES
 from spillway_schemas.secret import shown
 from spillway_schemas.settings import SettingsError, load_settings, values
 from spillway_schemas.stores import StoreLocation, is_uri, option_problem, store_location
-from tests.s3_server import SECRET, S3Server
+from tests.azure_server import PACKAGE
+from tests.lanes import on_every_store
+from tests.s3_server import SECRET
+from tests.store_server import BUCKET, StoreServer
 
 # --- names ---------------------------------------------------------------------------------
 
@@ -128,12 +131,11 @@ def test_settings_that_cannot_be(flags: dict[str, object], told: str) -> None:
 
 
 @pytest.fixture
-def place(s3: S3Server) -> Iterator[Folder]:
-    s3.fail()
-    yield folder(s3.root(uuid.uuid4().hex), s3.options)
-    s3.fail()
+def place(store: StoreServer) -> Folder:
+    return folder(store.root(uuid.uuid4().hex), store.options)
 
 
+@on_every_store()
 def test_written_once_and_read_in_every_way(place: Folder) -> None:
     place.write_new("session_date=2026-01-05/a.bin", b"abc" * 1000)
     place.write_new("b.bin", pa.py_buffer(b"xyz"))
@@ -163,6 +165,7 @@ def test_written_once_and_read_in_every_way(place: Folder) -> None:
         place.read("../a")
 
 
+@on_every_store()
 def test_a_taken_name_is_refused_and_kept(place: Folder) -> None:
     """With the same bytes, too: it is somebody else's file."""
     place.write_new("a", b"first")
@@ -176,21 +179,23 @@ def test_a_taken_name_is_refused_and_kept(place: Folder) -> None:
     assert place.read("a") == b"first"
 
 
+@on_every_store()
 @pytest.mark.parametrize("rows", [1_000, 3_000_000])
-def test_what_pyarrow_writes_it_reads(place: Folder, s3: S3Server, rows: int) -> None:
+def test_what_pyarrow_writes_it_reads(place: Folder, store: StoreServer, rows: int) -> None:
     """In one put, and in parts; of a large file only what is wanted."""
     table = pa.table({"n": pa.array(range(rows), pa.int64())})
     with place.create("t") as sink, pq.ParquetWriter(sink, table.schema) as writer:
         writer.write_table(table, row_group_size=rows // 10)
-    s3.requests()
+    store.requests()
     with place.open("t") as source:
         file = pq.ParquetFile(source)
         assert file.read_row_group(3).equals(table.slice(3 * rows // 10, rows // 10))
         assert file.read().equals(table)
     if rows == 1_000:
-        assert len(s3.requests()) == 1
+        assert len(store.requests()) == 1
 
 
+@on_every_store()
 @pytest.mark.parametrize("size", [10, 2 * PART_BYTES])
 def test_a_file_whose_writing_fails_is_not_there(place: Folder, size: int) -> None:
     def fails(sink: pa.NativeFile) -> None:
@@ -202,42 +207,47 @@ def test_a_file_whose_writing_fails_is_not_there(place: Folder, size: int) -> No
     assert place.size("a") is None
 
 
+@on_every_store()
 @pytest.mark.parametrize("kind", ["error", "failed", "reset", "lost"])
-def test_a_write_whose_answer_is_lost_is_its_own(place: Folder, s3: S3Server, kind: str) -> None:
-    s3.fail({"kind": kind, "method": "PUT"})
+def test_a_write_whose_answer_is_lost_is_its_own(
+    place: Folder, store: StoreServer, kind: str
+) -> None:
+    store.fail({"kind": kind, "method": "PUT"})
     place.write_new("a", b"1")
-    s3.fail({"kind": kind, "method": "PUT", "skip": 1})
+    store.fail({"kind": kind, "method": "PUT", "skip": 1})
     with place.create("large") as sink:
         sink.write(b"x" * (PART_BYTES + 1))
-    s3.fail({"kind": kind, "method": "POST", "skip": 1})  # the answer to the upload's last request
+    store.fail({"kind": kind, **store.completes})
     with place.create("larger") as sink:
         sink.write(b"x" * (PART_BYTES + 1))
-    assert s3.hits() == 1
-    s3.fail({"kind": kind, "method": "GET", "times": 2})
+    assert store.hits() == 1
+    store.fail({"kind": kind, "method": "GET", "times": 2})
     assert place.read("a") == b"1"
     assert place.size("large") == place.size("larger") == PART_BYTES + 1
 
 
+@on_every_store()
 def test_an_upload_that_is_complete_counts_whatever_the_second_request_is_told(
-    place: Folder, s3: S3Server
+    place: Folder, store: StoreServer
 ) -> None:
     """The answer to the request that completes it is lost; repeated, it meets no such upload."""
-    gone = {"kind": "error", "status": 404, "code": "NoSuchUpload"}
-    s3.fail({"kind": "lost", "method": "POST", "skip": 1}, gone | {"method": "POST", "skip": 1})
+    gone = {"kind": "error", "status": 404, "code": "NoSuchUpload", **store.completes}
+    store.fail({"kind": "lost", **store.completes}, gone)
     with place.create("a") as sink:
         sink.write(b"x" * (PART_BYTES + 1))
-    assert s3.hits() == 2
+    assert store.hits() == 2
     assert place.size("a") == PART_BYTES + 1
-    s3.fail(gone | {"method": "POST", "skip": 1})
-    with pytest.raises((StorageError, FileNotFoundError)), place.create("b") as sink:
+    store.fail(gone)
+    with pytest.raises(StorageError), place.create("b") as sink:
         sink.write(b"x" * (PART_BYTES + 1))
     assert place.size("b") is None
 
 
-def test_another_s_file_is_not_taken_for_one_s_own(place: Folder, s3: S3Server) -> None:
+@on_every_store()
+def test_another_s_file_is_not_taken_for_one_s_own(place: Folder, store: StoreServer) -> None:
     """The put failed after another had made the object."""
     place.write_new("a", b"1")
-    s3.fail({"kind": "failed", "method": "PUT"})
+    store.fail({"kind": "failed", "method": "PUT"})
     with pytest.raises(FileExistsError):
         place.write_new("a", b"1")
     assert MARK.isalnum()
@@ -246,6 +256,7 @@ def test_another_s_file_is_not_taken_for_one_s_own(place: Folder, s3: S3Server) 
 # --- errors --------------------------------------------------------------------------------
 
 
+@on_every_store()
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
@@ -258,45 +269,74 @@ def test_another_s_file_is_not_taken_for_one_s_own(place: Folder, s3: S3Server) 
         ({"kind": "reset"}, "does not answer: check the network"),
     ],
 )
-def test_errors_say_what_to_do(s3: S3Server, fault: dict[str, object], told: str) -> None:
-    place = folder(s3.root("none"), s3.options | {"retry_timeout": "0s"})
-    s3.fail(fault | {"times": 100})
+def test_errors_say_what_to_do(store: StoreServer, fault: dict[str, object], told: str) -> None:
+    place = folder(store.root("none"), store.options | {"retry_timeout": "0s"})
+    store.fail(fault | {"times": 100})
     for ask in (place.read, lambda name: place.write_new(name, b"")):
         with pytest.raises(StorageError, match=told) as caught:
             ask("x")
         assert caught.value.errno
-        assert SECRET not in str(caught.value)
+        assert store.secret not in str(caught.value)
     with pytest.raises(StorageError):  # the answer to a HEAD says nothing but its number
         place.size("x")
-    s3.fail()
+    store.fail()
 
 
-def test_a_bucket_that_is_not_there_is_named(s3: S3Server) -> None:
-    s3.fail()
-    with pytest.raises(StorageError, match=r"s3://none/w/x: there is no such bucket"):
-        folder("s3://none/w", s3.options).read("x")
+@on_every_store()
+def test_a_bucket_that_is_not_there_is_named(store: StoreServer) -> None:
+    root = store.root("w").replace(BUCKET, "none", 1)
+    with pytest.raises(StorageError, match=rf"{root}/x: there is no such bucket"):
+        folder(root, store.options).read("x")
 
 
-def test_doctor_tries_the_store(s3: S3Server, tmp_path: Path) -> None:
+@on_every_store()
+def test_doctor_tries_the_store(store: StoreServer, tmp_path: Path) -> None:
     def looked(root: str, **options: str) -> tuple[str, str]:
-        flags = {"warehouse.root": root, "warehouse.options": {**s3.options, **options}}
+        flags = {"warehouse.root": root, "warehouse.options": {**store.options, **options}}
         check = object_store(load_settings(None, flags, {})[0])
         assert check.status == "ok" or check.mend
         return check.status, check.what
 
-    s3.fail()
-    root = s3.root(uuid.uuid4().hex)
+    root = store.root(uuid.uuid4().hex)
     status, what = looked(root)
     assert (status, "conditional puts work" in what) == ("ok", True)
-    assert list(folder(root, s3.options).list()) == []
-    s3.fail({"kind": "unconditional", "method": "PUT", "times": 9})
-    status, what = looked(s3.root(uuid.uuid4().hex))
+    assert list(folder(root, store.options).list()) == []
+    store.fail({"kind": "unconditional", "method": "PUT", "times": 9})
+    status, what = looked(store.root(uuid.uuid4().hex))
     assert (status, "not safe for commits" in what) == ("fail", True)
-    s3.fail({"kind": "error", "status": 403, "code": "AccessDenied", "times": 9})
-    assert looked(s3.root(uuid.uuid4().hex))[0] == "fail"
-    s3.fail()
+    for start in ("", "~"):  # all names, and none
+        store.fail({"kind": "listing", "start": start, "times": 9})
+        status, what = looked(store.root(uuid.uuid4().hex))
+        assert (status, "not safe for commits" in what) == ("fail", True)
+    store.fail({"kind": "error", "status": 403, "code": "AccessDenied", "times": 9})
+    assert looked(store.root(uuid.uuid4().hex))[0] == "fail"
+    store.fail()
     assert looked(root, aws_spelt_wrong="x")[0] == "fail"
     assert judge_store(root, 8.0).status == "warn"
+
+
+@pytest.mark.server
+def test_azure_s_emulator_as_the_pages_say(
+    azure: StoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lists everything, whatever it is asked for."""
+    azure.fail({"kind": "listing", "start": "", "times": 9})
+    place = azure.root(uuid.uuid4().hex)
+    with pytest.raises(UnsafeStore, match="azure_storage_use_emulator = true"):
+        folder(place, azure.options).assure_safe()
+    monkeypatch.setenv("AZURITE_BLOB_STORAGE_URL", azure.endpoint)
+    options = {name: value for name, value in azure.options.items() if name != "azure_endpoint"}
+    folder(place, options | {"azure_storage_use_emulator": "true"}).assure_safe()
+    azure.fail()
+
+
+def test_all_of_azurite_is_locked() -> None:
+    """By digests, and wherever npm is told to look."""
+    lock = json.loads((PACKAGE / "package-lock.json").read_text())
+    _, *packages = lock["packages"].values()
+    assert len(packages) > 300
+    assert all(each["integrity"].startswith("sha512-") for each in packages)
+    assert not any("resolved" in each for each in packages)
 
 
 def test_harmless_options_are_shown() -> None:

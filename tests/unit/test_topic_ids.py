@@ -178,7 +178,7 @@ def test_a_cleanup_that_reads_lost_rows_again_asks_whose_they_are(
     monkeypatch.setattr(cleanup, "read_deferred", read)
     again = Restore(frozenset(), {}, {}, (), ())
     source = TopicSource((), MessageSource("h:1", {}))
-    cleanup.commit_deferred(None, warehouse, spec, work, source, again, lambda _: None)
+    cleanup.commit_deferred(lambda: None, warehouse, spec, work, source, again, lambda _: None)
     assert asked == [{"a": OLD}]
 
 

@@ -1,4 +1,4 @@
-"""Cleanup: the Spark job that appends a sealed session's missing results, each once.
+"""Cleanup: it appends a sealed session's missing results, each once.
 
 | module | idea |
 |---|---|
@@ -7,7 +7,8 @@
 | `ahead` | `--plan`: the same for people, before anything runs |
 | `deferred` | rows that slots had lost, read again in Kafka first |
 | `lease` | of several cleanups of a session the one that works |
-| `task` | what runs in Spark's workers: numpy and pyarrow, no deltalake |
+| `task` | what runs in workers: numpy and pyarrow, no deltalake |
+| `workers` | where that is: processes of this host, or a Spark cluster's |
 | `job` | the driver: surveys, computes ranges in parallel, commits them in order |
 | `progress` | how far it is: a bar, or lines in a log |
 

@@ -2,11 +2,11 @@
 
 Model: the unit of work is one hash range of the session's sealed entry. Its missing results are
 written by a task under fresh names and committed with the application transaction
-(`cleanup/<session>`, n). Tasks run in parallel, a Spark job each, as many at a time as Spark
-has cores; commits are made here, one after the other, in order of n, as soon as it is their
-turn. A task's ranges are committed at once, by the last one's number. A range without missing
-results is committed too (without files), so that the last transaction says how far cleanup has
-come, whoever did it.
+(`cleanup/<session>`, n). Tasks run in parallel, in processes of this host or each as a Spark job
+(`spillway.cleanup.workers`), as many at a time as there are cores; commits are made here, one after
+the other, in order of n, as soon as it is their turn. A task's ranges are committed at once, by the
+last one's number. A range without missing results is committed too (without files), so that the
+last transaction says how far cleanup has come, whoever did it.
 
 Failure paths:
 
@@ -16,8 +16,8 @@ Failure paths:
 * *Two cleanups at once*: the one that began last holds the lease (`spillway.cleanup.lease`); the
   other stops computing and waits for it. Exactness does not rest on that: a commit of n happens
   once, and one that comes too late sees that, reads how far the other is and skips what is done.
-* *A commit's outcome is unknown, a file is damaged, Spark fails*: the error goes up, running jobs
-  are cancelled. Start it again once the cause is mended.
+* *A commit's outcome is unknown, a file is damaged, a worker dies*: the error goes up, nothing more
+  is begun. Start it again once the cause is mended.
 
 Known limitation: results of a range are computed whole before they are committed; a range whose
 results outgrow the disk cannot be finished.
@@ -26,7 +26,6 @@ results outgrow the disk cannot be finished.
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -45,6 +44,7 @@ from spillway.cleanup.plan import (
 )
 from spillway.cleanup.task import CleanTask, RangeDone, SurveyTask, run_clean, run_survey
 from spillway.cleanup.work import WAIT_S, CleanupWork, cleaned_event, spilled_now, work_of
+from spillway.cleanup.workers import CleanupWorkers, ClusterWorkers
 from spillway.engine.join.kernel import BATCH_BYTES
 from spillway.engine.join.results import result_schema
 from spillway.engine.join.tree import TreeSpec
@@ -105,6 +105,7 @@ def run_cleanup(
     on_progress: OnProgress = lambda _: None,
     tell: Callable[[str], None] = lambda _: None,
     source: TopicSource | None = None,
+    workers: Callable[[int], CleanupWorkers] | None = None,
     wait_s: float = WAIT_S,
     stalled_s: float = STALLED_S,
     piece_bytes: int = PIECE_BYTES,
@@ -115,6 +116,8 @@ def run_cleanup(
     often this is started.
 
     `start_spark` gives the `SparkSession`; it is called only when there is something to compute.
+    `workers`: what computes so many spilled bytes, where that is not Spark. Then it is started only
+    to read in Kafka what slots had lost.
     `fingerprint` is the query's, compared with the warehouse's when not empty.
     `source`: the query's topics, where slots were lost whose rows were left to cleanup, and where
     an outer join has lost input: without it that is refused.
@@ -141,11 +144,13 @@ def run_cleanup(
     work.doubtful(warehouse, spec.root, streams)  # refuses before Spark starts
     committed = 0
     while (first := warehouse.cleanup_applied(session) + 1) < len(sealed.ranges):
-        lease, spark = Lease.take(warehouse, session), start_spark()
+        lease = Lease.take(warehouse, session)
         if again is not None and source is not None:
-            commit_deferred(spark, warehouse, spec, work, source, again, tell)
+            commit_deferred(start_spark, warehouse, spec, work, source, again, tell)
+        spilled = sum(file.bytes for file in work.files)
+        mine = workers(spilled) if workers else ClusterWorkers(start_spark(), session)
         run = _Run(
-            spark,
+            mine,
             warehouse,
             spec,
             work,
@@ -166,6 +171,8 @@ def run_cleanup(
                 tell(f"It has made no progress for {stalled_s:g} s: taking over.")
             elif event := cleaned_event(warehouse, session):
                 return _summary(work, event, already=True)
+        finally:
+            mine.close()
     results = sum(file.rows for file in warehouse.files("results", session))
     cleanup = results - sealed.results
     if cleanup < committed:
@@ -220,7 +227,7 @@ def _summary(work: CleanupWork, event: SessionEvent, *, already: bool) -> Cleane
 
 
 def commit_deferred(
-    spark: Any,
+    start_spark: Callable[[], Any],
     warehouse: Warehouse,
     spec: TreeSpec,
     work: CleanupWork,
@@ -238,7 +245,7 @@ def commit_deferred(
     place = warehouse.folder("spill")
     try:
         mine = source.identified(genesis.topics)
-        files = read_deferred(spark, spec, mine, again, genesis.event_time, place)
+        files = read_deferred(start_spark(), spec, mine, again, genesis.event_time, place)
     except Exception:
         source.check(genesis.topics, again)  # it may have gone while it was read
         raise
@@ -250,7 +257,7 @@ class _Run:
 
     def __init__(
         self,
-        spark: Any,
+        workers: CleanupWorkers,
         warehouse: Warehouse,
         spec: TreeSpec,
         work: CleanupWork,
@@ -264,7 +271,7 @@ class _Run:
         task_bytes: int,
     ) -> None:
         """`doubtful`: as in `SpillSource`."""
-        self._context = spark.sparkContext
+        self._workers = workers
         self._warehouse = warehouse
         self._spec = spec
         self._work = work
@@ -276,8 +283,6 @@ class _Run:
         self._piece_bytes = piece_bytes
         self._batch_bytes = batch_bytes
         self._task_bytes = task_bytes
-        self._cores = max(1, int(self._context.defaultParallelism))
-        self._job_group = f"cleanup/{work.sealed.session}/{uuid.uuid4().hex[:8]}"
         self._surveyed: dict[SpillFile, RowGroups] = {}
         self._applied = -1
         """The last range that is known to be committed, by whomever. Read by the pool's threads."""
@@ -311,10 +316,10 @@ class _Run:
         todo = [
             (join, share)
             for join, mine in zip(joins, units, strict=True)
-            for share in shares(mine, index, self._cores, task_bytes=self._task_bytes)
+            for share in shares(mine, index, self._workers.cores, task_bytes=self._task_bytes)
         ]
         rows = 0
-        pool = ThreadPoolExecutor(self._cores, thread_name_prefix="cleanup")
+        pool = ThreadPoolExecutor(self._workers.cores, thread_name_prefix="cleanup")
         try:
             running = [pool.submit(self._clean, join, share, index) for join, share in todo]
             for future in running:
@@ -322,7 +327,7 @@ class _Run:
                 self._report(done + rows)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            self._context.cancelJobGroup(self._job_group)
+            self._workers.cancel()
             raise
         pool.shutdown()
         return rows
@@ -359,8 +364,8 @@ class _Run:
         files = [file for file in (*self._work.files, *stored) if file not in self._surveyed]
         tasks = [SurveyTask(place, file) for file in files]
         total = sum(file.bytes for file in files)
-        parts = max(1, min(len(tasks), max(self._cores, total // (256 * 2**20))))
-        found: list[RowGroups | SpillDamaged | StorageError] = self._job(
+        parts = max(1, min(len(tasks), max(self._workers.cores, total // (256 * 2**20))))
+        found: list[RowGroups | SpillDamaged | StorageError] = self._workers.run(
             "verify spilled files", tasks, parts, run_survey
         )
         for file, groups in zip(files, found, strict=True):
@@ -370,7 +375,7 @@ class _Run:
         return SpillIndex.of(list(self._surveyed.items()))
 
     def _clean(self, join: int, share: Share, index: SpillIndex) -> list[RangeDone]:
-        """Compute the share's ranges in one Spark job. Runs in a thread of the pool."""
+        """Have a worker compute the share's ranges. Runs in a thread of the pool."""
         if share.last <= self._applied:
             return []  # another cleanup was faster
         task = CleanTask(
@@ -390,16 +395,9 @@ class _Run:
             batch_bytes=self._batch_bytes,
         )
         name = f"ranges {share.units[0][0]}-{share.last}"
-        done: list[RangeDone] | SpillDamaged | StorageError = self._job(name, [task], 1, run_clean)[
-            0
-        ]
+        done: list[RangeDone] | SpillDamaged | StorageError
+        [done] = self._workers.run(name, [task], 1, run_clean)
         if isinstance(done, Exception):
             raise done
         ranges: list[RangeDone] = done
         return ranges
-
-    def _job(self, name: str, tasks: Sequence[Any], parts: int, work: Callable[..., Any]) -> Any:
-        self._context.setJobGroup(
-            self._job_group, f"cleanup of {self._sealed.session}: {name}", interruptOnCancel=True
-        )
-        return self._context.parallelize(tasks, parts).map(work).collect()

@@ -55,9 +55,9 @@ class ProgressLines:
         self._session = session
         self._told_s = -LINES_EVERY_S
 
-    def starting(self) -> None:
-        """Spark is started: it takes seconds."""
-        print(f"cleanup {self._session}: starting Spark", file=sys.stderr, flush=True)
+    def starting(self, what: str) -> None:
+        """Something is started that takes seconds."""
+        print(f"cleanup {self._session}: starting {what}", file=sys.stderr, flush=True)
 
     def show(self, progress: CleanupProgress) -> None:
         """Take over what the job reports."""
@@ -91,9 +91,9 @@ class ProgressBar:
         self._name = f"cleanup {session}"
         self._task = self._bars.add_task(self._name, total=None, rows=0, rate=0.0)
 
-    def starting(self) -> None:
-        """Show it: there is work to do, and Spark is started first."""
-        self._bars.update(self._task, description=f"{self._name}: starting Spark")
+    def starting(self, what: str) -> None:
+        """Show it: there is work to do, and something is started first."""
+        self._bars.update(self._task, description=f"{self._name}: starting {what}")
         self._bars.start()
         self._started = True
 

@@ -26,9 +26,11 @@ def cleanup(
     if plan:
         _show_plan(session, json_=json_)
         return
+    from spillway.cleanup.ahead import cores_of
     from spillway.cleanup.deferred import TopicSource
     from spillway.cleanup.job import run_cleanup
     from spillway.cleanup.progress import outcome_sentence, progress_of
+    from spillway.cleanup.workers import HostWorkers
     from spillway.decode import compile_streams, tree_spec
     from spillway.registry import with_schemas
     from spillway.stream.messages import MessageSource
@@ -37,16 +39,21 @@ def cleanup(
     settings = given.settings()
     warehouse = given.warehouse(settings)
     query = given.session_query(settings, warehouse, session)
-    kafka = settings.kafka
+    kafka, master = settings.kafka, settings.spark.master
     streams = with_schemas(compile_streams(query), settings.registry, warehouse.place)
     with (
-        spark_on_demand(settings.spark.master, f"spillway cleanup {session}") as start,
+        spark_on_demand(master, f"spillway cleanup {session}") as start,
         progress_of(session, None if json_ else out) as progress,
     ):
 
         def start_spark() -> Any:
-            progress.starting()
+            progress.starting("Spark")
             return start()
+
+        def host_workers(spilled_bytes: int) -> HostWorkers:
+            made = HostWorkers(cores_of(master) or 1, spilled_bytes)
+            progress.starting("1 process" if made.cores == 1 else f"{made.cores} processes")
+            return made
 
         cleaned = run_cleanup(
             start_spark,
@@ -57,6 +64,7 @@ def cleanup(
             tell=partial(print, file=sys.stderr) if json_ else out.print,
             on_progress=progress.show,
             source=TopicSource(streams, MessageSource(kafka.bootstrap_servers, kafka.options)),
+            workers=host_workers if master.startswith("local[") else None,
         )
     if not json_:
         say(outcome_sentence(cleaned))

@@ -1,13 +1,12 @@
 """How many rows an epoch may take, so that its intake fits into what the threshold leaves free.
 
-A slot spills when its state has passed the threshold, after inserting the epoch's rows. What
-lies above the threshold holds the intake, the room to work (`Room.for_work`), dead rows that wait
-in their files (`StepTask.shape_kept`), and what is kept for trimming, a file. Rows that were
-spilled in one epoch leave their files at the beginning of the next, so nothing else has to fit.
-With the intake i, w = 0.5 i is room to work. Without the file, of a 32nd of the budget, H is left
-of the headroom: 0.17 of the budget by default, of which 0.02 may be dead. With
-`INTAKE_SHARE` = 0.6, i + w = 0.9 H, and the rest is for what is dead. What is set aside for
-the manifest is not in the sum: in the epoch before a spill it takes some of the room to work.
+A slot spills when its state has passed the threshold, after inserting the epoch's rows. What lies
+above the threshold holds the intake, the room to work (`Room.for_work`), dead rows that wait in
+their files (`StepTask.shape_kept`), and what is kept for trimming, a file of a 32nd of the budget.
+Without the file, H is left of the headroom: 0.17 of the budget by default. The intake may take
+`INTAKE_SHARE` = 0.8 of it. In the epoch that spills, the rest does not hold all of the room to
+work, half an intake: what cannot be merged then is merged in the epochs after it, for rows that
+were spilled leave their files when the next one begins, and so does the shortage.
 
 Below `SMALL_BUDGET_BYTES` the share is `SMALL_INTAKE_SHARE`: files have their least size there, and
 what each takes beside its rows is a larger part of the headroom. Both shares are measured: larger
@@ -25,8 +24,8 @@ from collections.abc import Collection, Sequence
 
 from spillway_schemas.journal import SlotTotals
 
-INTAKE_SHARE = 0.6
-"""Of the headroom without a file: 10 % of the budget by default."""
+INTAKE_SHARE = 0.8
+"""Of the headroom without a file: 13.5 % of the budget by default."""
 SMALL_INTAKE_SHARE = 0.3
 KEPT_FOR_TRIMMING = 1 / 32
 """Part of the budget (`Shape.files_in_budget`)."""
@@ -37,8 +36,6 @@ ASSUMED_ROW_BYTES = 80
 """A row in state before any has been seen: hash 8, coordinate 12, a short key, a few fields."""
 LEAST_ROWS = 250
 """Below this an epoch costs more than its rows; slots spill more instead."""
-SHRINK, GROW = 0.75, 1.35
-"""A change of the limit restarts the query, so it must be worth it: below or above these."""
 
 
 def rows_per_epoch(
@@ -64,8 +61,3 @@ def rows_per_epoch(
     room = share * max(1 - threshold - KEPT_FOR_TRIMMING, LEAST_HEADROOM) * budget_bytes
     fits = int(room / ((row_bytes or ASSUMED_ROW_BYTES) * skew * growth)) * number
     return max(min(fits, most), min(LEAST_ROWS, most))
-
-
-def worth_changing(now: int, wanted: int) -> bool:
-    """Whether the limit should be changed from `now` to `wanted`."""
-    return wanted < SHRINK * now or wanted > GROW * now

@@ -7,7 +7,6 @@ format, too. It is done row by row, by the libraries: for demos and tests, not f
 
 from __future__ import annotations
 
-import base64
 import io
 import json
 import struct
@@ -89,7 +88,7 @@ def encodings(query: Query, settings: RegistrySettings) -> dict[str, Encoding]:
         made = (
             ("AVRO", json.dumps(avro_schema(stream.rules)))
             if name == AVRO
-            else ("PROTOBUF", _serialized(protobuf_file(stream.rules)))
+            else ("PROTOBUF", protobuf_text(stream.rules))
         )
         client = RegistryClient(settings.url, settings.options, wait_s=settings.wait_s)
         found[topic] = Encoding(name, stream.rules, client.register(f"{topic}-value", *made))
@@ -176,8 +175,21 @@ def protobuf_file(rules: tuple[FieldRule, ...]) -> Any:
     return file
 
 
-def _serialized(file: Any) -> str:
-    return base64.b64encode(file.SerializeToString()).decode()
+def protobuf_text(rules: tuple[FieldRule, ...]) -> str:
+    """The same file in Protobuf's language, which every registry reads and compares; of a
+    serialized one some do not."""
+    plain = {"string": "string", "int": "int64", "double": "double", "bool": "bool"}
+    inner = {"timestamp": _TIMESTAMP, "decimal": _DECIMAL}
+    imports = sorted({_FILES[inner[rule.kind]] for rule in rules if rule.kind in inner})
+    lines = ['syntax = "proto3";', "package spillway;", *(f'import "{n}";' for n in imports)]
+    lines.append("message Message {")
+    for number, rule in enumerate(rules, 1):
+        if rule.kind in inner:
+            type_ = inner[rule.kind].removeprefix(".")
+        else:
+            type_ = ("optional " if rule.optional else "") + plain[rule.kind]
+        lines.append(f"  {type_} {rule.name} = {number};")
+    return "\n".join([*lines, "}", ""])
 
 
 def _protobuf_writer(rules: tuple[FieldRule, ...]) -> Callable[[dict[str, Any]], bytes]:

@@ -57,6 +57,29 @@ def rows_between(start: Offsets, end: Offsets) -> int:
     return sum(e - s for s, e in _pairs(start, end))
 
 
+def towards(start: Offsets, end: Offsets, rows: int) -> Offsets:
+    """Where an epoch ends that begins at `start`, on the way to `end` in epochs of at most `rows`.
+
+    `end`, where it is no further. Else the epochs on the way are of one size, and each partition
+    gives the part of them that it has of the whole, so that all arrive together.
+    """
+    whole = rows_between(start, end)
+    if whole <= rows or not reaches(end, start):
+        return end
+    share = -(-whole // -(-whole // rows))
+    first = padded(start, end)
+    taken, seen = 0, 0
+    out: Offsets = {}
+    for topic, ends in end.items():
+        out[topic] = []
+        for s, e in zip(first[topic], ends, strict=True):
+            seen += e - s
+            upto = seen * share // whole  # of the partitions so far, so that nothing is lost
+            out[topic].append(s + upto - taken)
+            taken = upto
+    return out
+
+
 def _both(a: Offsets, b: Offsets) -> Iterable[tuple[str, Iterable[tuple[int, int]]]]:
     """Each topic of either, with both offsets of each partition."""
     topics = a if a.keys() == b.keys() else {**a, **b}

@@ -1,7 +1,8 @@
 """A client of the Schema Registry's HTTP API, which Confluent's, Karapace and others speak.
 
 What it asks: a schema by its id, and what that refers to by subject and version. Protobuf's schemas
-are asked for serialized (`format=serialized`), so that nobody has to compile them here.
+are asked for serialized (`format=serialized`). Not every registry can: Apicurio gives their text in
+any case, or what is no base64, or 500. That text is compiled here.
 
 Failure paths. A schema that the registry does not have is an answer. A registry that is away (no
 connection, no answer, 429, 5xx) is asked again for `wait_s`, then it is `RegistryUnavailable`. One
@@ -21,9 +22,10 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
+from spillway.decode.formats.decoder import FormatError, NoCompiler
 from spillway_schemas.exits import FAILED
 from spillway_schemas.formats import WriterSchema
 from spillway_schemas.secret import Options, hide, revealed
@@ -36,12 +38,25 @@ NOT_FOUND = {40401: "subject", 40402: "version", 40403: "schema"}
 """A registry's own codes. A 404 without one is somebody else's."""
 MOST_REFERENCES = 200
 ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
+CANNOT_SERIALIZE = frozenset({400, 422, 500, 501})
+"""What a registry answers that cannot give a schema serialized. Not 404: that has lost it."""
+_SERIALIZED = re.compile(r"[A-Za-z0-9+/]+={0,2}")
+"""Text of Protobuf's language has other characters."""
+_EXCEPTION = re.compile(r"^(\w+\.)+\w+: ")
+"""The name of a class in Java, with which some answers begin."""
+MOST_TOLD = 500
+"""Characters of what a registry says of an error."""
 
 
 class SchemaTrouble(RuntimeError):
     """What an id means cannot be known now. Nothing becomes of its messages."""
 
     exit_code = FAILED
+
+    def __init__(self, told: str, status: int | None = None) -> None:
+        """`status`: of the registry's answer over HTTP."""
+        super().__init__(told)
+        self.status = status
 
     @staticmethod
     def told_by(error: BaseException) -> SchemaTrouble | None:
@@ -107,13 +122,32 @@ class RegistryClient:
     def register(self, subject: str, kind: str, text: str) -> int:
         """Give a subject a schema, or find it there; its id. Raises as `schema` does."""
         path = f"/subjects/{urllib.parse.quote(subject, safe='')}/versions"
-        found = self.ask(path, {"schemaType": kind, "schema": text})
+        try:
+            found = self.ask(path, {"schemaType": kind, "schema": text})
+        except RegistryRefuses as error:
+            if error.status != 409:
+                raise
+            raise RegistryRefuses(
+                f"{error}. The new schema of {subject} is not compatible with its earlier "
+                "versions: change the stream's fields, or take another topic or another "
+                "compatibility level of the subject",
+                409,
+            ) from None
         if not isinstance(found.get("id"), int):
             raise self._odd(path, found)
         return int(found["id"])
 
-    def ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The answer to a GET, or to a POST of `body`. Raises as `schema` does."""
+    def ask(
+        self,
+        path: str,
+        body: dict[str, Any] | None = None,
+        *,
+        final: Collection[int] = (),
+    ) -> dict[str, Any]:
+        """The answer to a GET, or to a POST of `body`. Raises as `schema` does.
+
+        `final`: statuses after which it is not asked again.
+        """
         if not self.urls:
             raise RegistryRefuses(
                 "values of a stream begin with the id of a schema, and no registry is named: set "
@@ -126,6 +160,8 @@ class RegistryClient:
                 try:
                     return self._once(url, path, body)
                 except RegistryUnavailable as error:
+                    if error.status in final:
+                        raise
                     last = error
             left = until - self._clock()
             if left <= 0:
@@ -166,17 +202,21 @@ class RegistryClient:
         code = said.get("error_code") if isinstance(said, dict) else None
         if error.code == 404 and code in NOT_FOUND:
             return NotThere(f"the registry has no such {NOT_FOUND[code]}")
+        message = str(said.get("message", "")) if isinstance(said, dict) else ""
+        told = self._told(_EXCEPTION.sub("", message), MOST_TOLD).rstrip(". ")
         if error.code == 429 or error.code >= 500:
+            reason = f"HTTP {error.code}" + (f", {told}" if told else "")
             return RegistryUnavailable(
-                f"the schema registry at {url} does not answer (HTTP {error.code})"
+                f"the schema registry at {url} does not answer ({reason})", error.code
             )
-        told = self._told(said.get("message", "") if isinstance(said, dict) else "")
         why = {
             401: "it does not know this user: check basic.auth.user.info in registry.options",
             403: "this user may not read schemas: grant it that",
             404: "no registry is there: check registry.url",
         }.get(error.code, told or "it gives no reason")
-        return RegistryRefuses(f"the schema registry at {url}{path}: HTTP {error.code}, {why}")
+        return RegistryRefuses(
+            f"the schema registry at {url}{path}: HTTP {error.code}, {why}", error.code
+        )
 
     def _object(self, url: str, data: bytes) -> dict[str, Any]:
         try:
@@ -195,8 +235,8 @@ class RegistryClient:
             f"{self._told(', '.join(found))}"
         )
 
-    def _told(self, what: object) -> str:
-        return hide(str(what), self._options)[:200]
+    def _told(self, what: object, most: int = 200) -> str:
+        return hide(str(what), self._options)[:most]
 
     def _login(self) -> dict[str, str]:
         options = revealed(self._options)
@@ -218,13 +258,44 @@ class RegistryClient:
 
     def _whole(self, schema_id: int, path: str, found: dict[str, Any]) -> WriterSchema:
         kind = found.get("schemaType", "AVRO")
-        if kind == "PROTOBUF":
-            found = self.ask(path + "?format=serialized")
-        if not isinstance(found.get("schema"), str) or not isinstance(kind, str):
+        if not isinstance(kind, str):
             raise self._odd(path, found)
         references: dict[str, str] = {}
         self._refer(found, kind, references, ())
-        return WriterSchema(schema_id, kind, found["schema"], tuple(references.items()))
+        text = self._text(path, found, kind, references)
+        return WriterSchema(schema_id, kind, text, tuple(references.items()))
+
+    def _text(self, path: str, found: dict[str, Any], kind: str, references: dict[str, str]) -> str:
+        """The text of an answer; of Protobuf serialized, where it can be had so."""
+        text = found.get("schema")
+        if not isinstance(text, str):
+            raise self._odd(path, found)
+        if kind != "PROTOBUF" or _SERIALIZED.fullmatch(text):
+            return text
+        trouble: SchemaTrouble | None = None
+        try:
+            query = ("&" if "?" in path else "?") + "format=serialized"
+            said = self.ask(path + query, final=CANNOT_SERIALIZE)
+            if not isinstance(said.get("schema"), str):
+                raise self._odd(path, said)
+            if _SERIALIZED.fullmatch(said["schema"]):
+                return str(said["schema"])
+        except SchemaTrouble as error:
+            if error.status not in CANNOT_SERIALIZE:
+                raise
+            trouble = error
+        try:
+            return _compiled(text, tuple(references.items()))
+        except FormatError:
+            # A verdict only where the registry has said all that it can.
+            if trouble is not None:
+                raise trouble from None
+            return text
+        except (ImportError, OSError, NoCompiler) as error:
+            raise RegistryRefuses(
+                f"the schema registry at {self.urls[0]}{path} gives the text of a schema, "
+                f"which cannot be compiled here: {self._told(error)}"
+            ) from None
 
     def _refer(
         self, found: dict[str, Any], kind: str, into: dict[str, str], above: tuple[str, ...]
@@ -236,14 +307,14 @@ class RegistryClient:
                 continue
             if name in above or len(into) >= MOST_REFERENCES:
                 raise NotThere(f"its references have no end: {name}")
-            query = "?deleted=true" + ("&format=serialized" if kind == "PROTOBUF" else "")
             path = f"/subjects/{urllib.parse.quote(str(subject), safe='')}/versions/{version}"
+            path += "?deleted=true"
             try:
-                below = self.ask(path + query)
+                below = self.ask(path)
             except NotThere:
                 raise NotThere(f"it refers to {name}, which the registry does not have") from None
             self._refer(below, kind, into, (*above, name))
-            into[name] = below["schema"]
+            into[name] = self._text(path, below, kind, into)
 
 
 @functools.lru_cache(maxsize=8)
@@ -261,6 +332,13 @@ def _opener(
             f"registry.options: a file of ssl.* cannot be used ({told}): PEM files are needed"
         ) from None
     return urllib.request.build_opener(_NotElsewhere, urllib.request.HTTPSHandler(context=context))
+
+
+def _compiled(text: str, references: tuple[tuple[str, str], ...]) -> str:
+    """Text of Protobuf's language as it would come serialized. Raises FormatError, NoCompiler."""
+    from spillway.decode.formats import protobuf  # its library is an extra
+
+    return protobuf.serialized(text, references)
 
 
 class _NotElsewhere(urllib.request.HTTPRedirectHandler):

@@ -147,10 +147,11 @@ class Folder(Protocol):
     def patience_s(self) -> float:
         """How long a request is repeated that got no answer, or that of an overloaded server."""
 
-    def assure_exclusive(self) -> None:
-        """Make sure that of two who write one name only the first succeeds.
+    def assure_safe(self) -> None:
+        """Make sure that of two who write one name only the first succeeds, and that names are
+        found.
 
-        Without that, commits would replace each other. Raises `UnsafeStore`.
+        Without that, commits would replace each other, or not be seen. Raises `UnsafeStore`.
         """
 
     def error_of(self, action: str, name: str, error: BaseException) -> StorageError | None:

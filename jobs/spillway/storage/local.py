@@ -57,7 +57,7 @@ class LocalFolder:
         """The system answers, or the call waits."""
         return 0.0
 
-    def assure_exclusive(self) -> None:
+    def assure_safe(self) -> None:
         """The system's own `O_EXCL` and links: nothing to find out."""
 
     def error_of(self, action: str, name: str, error: BaseException) -> StorageError | None:

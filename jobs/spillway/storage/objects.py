@@ -11,8 +11,8 @@ Invariants, beside those of `spillway.storage`:
   the object's metadata. Whatever went wrong on the way (no answer, a server's error after it had
   stored the object, a repeated request that meets the first one's object), who asks for the object
   afterwards sees by the mark whether it is this put's. So a write is never taken for another's.
-* Whether a store keeps to "only if there is none" is tried before anything rests on it
-  (`assure_exclusive`).
+* Whether a store keeps to "only if there is none", and lists from a name on, is tried before
+  anything rests on it (`assure_safe`).
 
 Failure paths: requests that got no answer, or that of an overloaded server, are repeated for
 `patience_s` and then end with a `StorageError`. A put whose answer was lost may arrive later than
@@ -274,12 +274,13 @@ class ObjectFolder:
 
     # --- what the store is like -----------------------------------------------------------
 
-    def assure_exclusive(self) -> None:
-        """Make sure that a put which must find nothing is refused where there is something.
+    def assure_safe(self) -> None:
+        """Make sure that a put which must find nothing is refused where there is something, and
+        that a listing from a name on, by which delta-rs finds a table's newest commits, is one.
 
         Once a process. Raises `UnsafeStore`, StorageError.
         """
-        _assure_exclusive(ObjectFolder(self.base or self.uri, self.options))
+        _assure_safe(ObjectFolder(self.base or self.uri, self.options))
 
     def error_of(self, action: str, name: str, error: BaseException) -> StorageError | None:
         """What an error of obstore, or of delta-rs, comes to; None: it is not the store's."""
@@ -307,6 +308,17 @@ class ObjectFolder:
 
     def _got(self, name: str) -> pa.Buffer:
         return pa.py_buffer(obstore.get(self._store(), self._key(name)).bytes())
+
+    def _lists(self, name: str, start: str) -> bool:
+        """Whether an object is in the listing of what comes after a name."""
+        key = self._key(name)
+
+        def listed() -> bool:
+            folder_, offset = key.rpartition("/")[0], self._key(start)
+            pages = obstore.list(self._store(), folder_, offset=offset)
+            return any(each["path"] == key for page in pages for each in page)
+
+        return self._tried("list", TRIAL, listed)
 
     def _mark(self, name: str) -> str | None:
         """The mark of the put that made an object; None: there is none, or no object."""
@@ -377,22 +389,37 @@ def _client(bucket: str, options: tuple[tuple[str, str], ...]) -> Any:
 
 
 @lru_cache(maxsize=16)
-def _assure_exclusive(place: ObjectFolder) -> None:
+def _assure_safe(place: ObjectFolder) -> None:
     name = f"{TRIAL}/{uuid.uuid4().hex}"
     place.write_new(name, b"first")
     try:
-        place.write_new(name, b"second")
-    except FileExistsError:
-        return
+        if not _is_exclusive(place, name):
+            raise UnsafeStore(
+                errno.ENOTSUP,
+                f"the object store at {place.uri} is not safe for commits: a put that must find "
+                "nothing (If-None-Match: *) has replaced an object, so two commits could replace "
+                "each other. Nothing was changed. Use a store with conditional puts (Amazon S3, "
+                "Google Cloud Storage, Azure, MinIO, Cloudflare R2), or a local folder",
+            )
+        # What begins before the name has it, what begins behind it has not.
+        if not place._lists(name, name[:-1]) or place._lists(name, f"{name}0"):
+            raise UnsafeStore(
+                errno.ENOTSUP,
+                f"the object store at {place.uri} is not safe for commits: listings do not begin "
+                "at the name that is asked for (start-after, startFrom), so the newest commits "
+                "would not be found. Nothing was changed. Use another store, or a local folder; "
+                "Azure's emulator needs azure_storage_use_emulator = true in warehouse.options",
+            )
     finally:
         place.delete(name)
-    raise UnsafeStore(
-        errno.ENOTSUP,
-        f"the object store at {place.uri} is not safe for commits: a put that must find nothing "
-        "(If-None-Match: *) has replaced an object, so two commits could replace each other. "
-        "Nothing was changed. Use a store with conditional puts (Amazon S3, Google Cloud Storage, "
-        "Azure, MinIO, Cloudflare R2), or a local folder",
-    )
+
+
+def _is_exclusive(place: ObjectFolder, name: str) -> bool:
+    try:
+        place.write_new(name, b"second")
+    except FileExistsError:
+        return True
+    return False
 
 
 class _Upload(io.RawIOBase):
@@ -445,7 +472,11 @@ class _Upload(io.RawIOBase):
         self._held.clear()
 
     def _error(self, error: Exception) -> Exception:
-        return self._place.error_of("write", self._name, error) or error
+        what = f"cannot write {self._place.path(self._name)}"
+        told = hide(_brief(str(error)), self._place.options)
+        # An upload that the store no longer knows is no file that is not there.
+        gone = StorageError(errno.EIO, f"{what}: {told}")
+        return self._place.error_of("write", self._name, error) or gone
 
 
 class _Ranges(io.RawIOBase):
@@ -556,7 +587,7 @@ def _reason(text: str) -> tuple[int, str] | None:
         )
     if "dns error" in text or "error sending request" in text or "timed out" in text:
         return errno.EIO, (
-            "the store does not answer: check the network, aws_endpoint and timeout in "
+            "the store does not answer: check the network, and the endpoint and timeout in "
             "warehouse.options"
         )
     if status.startswith("5"):

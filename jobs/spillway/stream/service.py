@@ -3,7 +3,7 @@
 | module | idea |
 |---|---|
 | `start` | the journal's first entry, the session asked for, Spark, what workers are told |
-| `supervised` | Spark's query: a batch is an epoch; stops and new starts between two |
+| `supervised` | Spark's query: a batch is read in epochs; stops and new starts between two |
 | `commands` | what waits to be answered, the calendar's seal among it |
 | `failures` | what failures of jobs and of the query mean |
 """
@@ -34,10 +34,10 @@ from spillway.kafka.client import (
     listens,
 )
 from spillway.places import var_folder
-from spillway.policy.intake import rows_per_epoch, worth_changing
+from spillway.policy.intake import rows_per_epoch
 from spillway.protocol.deferral import not_deferrable
 from spillway.protocol.limit import intake_held
-from spillway.protocol.offsets import rows_between
+from spillway.protocol.offsets import rows_between, towards
 from spillway.protocol.plan import waits
 from spillway.protocol.seal import no_further
 from spillway.protocol.state import JournalState
@@ -73,7 +73,7 @@ from spillway.stream.troubles import MemoryWatch
 from spillway.tables import SessionEvent, Warehouse, exists, opened
 from spillway.tables.definitions import OF_QUERY
 from spillway.tables.errors import WarehouseError
-from spillway_schemas.journal import Epoch, Offsets
+from spillway_schemas.journal import Epoch, Offsets, SlotTotals
 from spillway_schemas.query import Query
 from spillway_schemas.secret import Options
 from spillway_schemas.settings import Settings
@@ -102,7 +102,11 @@ class Stream:
         self.wanted = wanted
         self.watcher = watcher
         self._last: Epoch | None = None
-        self._wanted_rows = settings.stream.max_rows_per_epoch
+        self._came: list[SlotTotals] = []
+        """The slots of the last epoch that brought rows. One without says nothing of how many there
+        are for each that is read."""
+        self._end_of_parts: Offsets | None = None
+        """Where the last batch ends that took several epochs."""
         self._told_away = False
         """Whether it was said that the calendar's seal waits for Kafka."""
         self._held = ""
@@ -228,7 +232,6 @@ class Stream:
         self.driver.use(job)
         self._look_at_the_day_before()
         self._tell_sealed(state)
-        self._wanted_rows = self._rows_that_fit()
         self.watcher.on_start(state)
         self._tell_never_closes()
         why = not_deferrable(state.genesis)
@@ -261,11 +264,10 @@ class Stream:
         return kafka_options(kafka.bootstrap_servers, self.query.topics, kafka.options)
 
     def _rows_that_fit(self) -> int:
-        last = self._last.slots if self._last is not None else []
         own = int(self.settings.state.budget_bytes)
         return rows_per_epoch(
-            last,
-            min((each.budget_bytes for each in last), default=own),
+            self._came,
+            min((each.budget_bytes for each in self._came), default=own),
             len(self.driver.state.slots),
             self.settings.spill.threshold,
             self.settings.stream.max_rows_per_epoch,
@@ -274,10 +276,25 @@ class Stream:
 
     # ------------------------------------------------------------------ an epoch
 
-    def _epoch(self, end: Offsets, *, losses: bool = False) -> int:
-        """Run one; how many rows it has read. `losses`: as in `CommandSource.waiting`."""
+    def _towards(self, end: Offsets) -> bool:
+        """Run an epoch on the way to where a batch ends; whether it came as far as it may."""
+        start, limit = self.driver.state.end, self._rows_that_fit()
+        to = towards(start, end, limit)
+        if to != end:
+            self._end_of_parts = end
+        # A part of a batch is as large as it might be, the last one too: they are of one size.
+        is_part = self._end_of_parts == end
+        self._epoch(to, limit_rows=rows_between(start, to) if is_part else limit)
+        return to == end or self.supervised.left_rows
+
+    def _epoch(self, end: Offsets, *, limit_rows: int = 0, losses: bool = False) -> None:
+        """Run one up to these offsets.
+
+        `limit_rows`: that it might read at most; 0: it reads none. `losses`: as in
+        `CommandSource.waiting`.
+        """
         commands = self.commands.waiting(self.driver.state, losses=losses)
-        before, date, last = self.driver.state.end, self.driver.state.session.date, self._last
+        date, last = self.driver.state.session.date, self._last
         next_session = calendar.session_after(self.settings.session.days, date)
         if self.wanted.until_sealed is not None:
             reached = no_further(
@@ -289,7 +306,7 @@ class Stream:
             end,
             commands,
             next_session,
-            limit_rows=self.supervised.max_rows,
+            limit_rows=limit_rows,
             commands_n=self.commands.read_n,
         )
         if self.driver.state.session.date != date:
@@ -297,7 +314,6 @@ class Stream:
             self._look_at_the_day_before()
         if self._last is not None and self._last is not last and self._last.withdrawn:
             self._tell_never_closes()
-        return rows_between(before, self.driver.state.end)
 
     def _tell_sealed(self, state: JournalState) -> None:
         """Say in `sessions` what the journal says; after a crash in between, at the next start."""
@@ -307,11 +323,8 @@ class Stream:
 
     def _journaled(self, entry: Epoch) -> None:
         self._last = entry
-        # An epoch without new rows says nothing of how many there are for each that is read.
-        came = any(sum(slot.rows_in.values()) for slot in entry.slots)
-        wanted = self._rows_that_fit() if came else self._wanted_rows
-        if worth_changing(self._wanted_rows, wanted):
-            self._wanted_rows = wanted
+        if any(sum(slot.rows_in.values()) for slot in entry.slots):
+            self._came = entry.slots
         self.watcher.on_epoch(entry)
 
     # ------------------------------------------------------------------ the main thread
@@ -341,13 +354,13 @@ class Stream:
             spark,
             self._kafka(),
             self._checkpoints() / str(self.driver.state.term),
-            EpochHooks(self._epoch, self._is_sealed, self._is_held, self._is_over),
+            EpochHooks(self._towards, self._is_sealed, self._is_held, self._is_over),
             trigger_s=self.settings.stream.trigger_s,
             available_now=self.wanted.available_now,
         )
         self._accept_losses()
         if not self._is_held():
-            query.start(self.driver.state.end, self._wanted_rows)
+            query.start(self.driver.state.end)
         away_since: float | None = None
         looked = 0.0
         while True:
@@ -370,10 +383,9 @@ class Stream:
                 continue
             if self._last is not None:
                 away_since = None
-            is_behind = query.left_rows and self.driver.state.seal is None
-            if self._wanted_rows != query.max_rows or is_behind:
+            if query.left_rows and self.driver.state.seal is None:
                 query.stop()
-                query.start(self.driver.state.end, self._wanted_rows)
+                query.start(self.driver.state.end)
             if time.monotonic() - looked >= min(self.settings.stream.trigger_s, 1.0):
                 looked = time.monotonic()
                 self._idle_epoch()
@@ -381,7 +393,7 @@ class Stream:
                     query.stop()
                     if query.failure is None and not self._is_over():
                         self._accept_losses()
-                        query.start(self.driver.state.end, self._wanted_rows)
+                        query.start(self.driver.state.end)
             time.sleep(POLL_S)
 
     def _accept_losses(self) -> bool:
@@ -410,7 +422,7 @@ class Stream:
                 self.watcher.on_trouble(held)
         elif self._held or query.has_refused:
             query.stop()
-            query.start(self.driver.state.end, self._wanted_rows)
+            query.start(self.driver.state.end)
             self._misses_topic = False  # a look in the next hold is not the second in a row
         self._held = held
         return bool(held)
@@ -456,7 +468,7 @@ class Stream:
         if isinstance(failure, Ended | StorageError):
             raise failure
         if self._accept_losses():
-            self.supervised.start(self.driver.state.end, self._wanted_rows)
+            self.supervised.start(self.driver.state.end)
             return time.monotonic()
         if gone := deleted(failure, self.settings.kafka, self.driver.state.topics):
             raise gone from failure
@@ -468,5 +480,5 @@ class Stream:
         self.watcher.on_trouble("Kafka does not answer; trying again")
         self.watcher.stop.wait(min(5.0, 1.0 + (now - since) / 4))
         self._last = None
-        self.supervised.start(self.driver.state.end, self._wanted_rows)
+        self.supervised.start(self.driver.state.end)
         return since

@@ -1,4 +1,4 @@
-"""Spark's Kafka source, which plans epochs: its options, and where a batch ends.
+"""Spark's Kafka source, which says how far to read: its options, and where a batch ends.
 
 Spark's checkpoint is disposable: every start of the query uses a new folder and starts at the
 journal's end offsets. Where a batch ends is read from that folder's offset log, which Spark
@@ -66,12 +66,12 @@ def spark_offsets(offsets: Offsets) -> str:
     )
 
 
-def stream_rows(spark: Any, options: Options, start: Offsets, max_rows: int) -> Any:
-    """The streaming frame that plans epochs, from `start`, at most `max_rows` rows a batch. Nobody
-    reads it: an epoch's tasks read Kafka themselves (`spillway.stream.messages`)."""
+def stream_rows(spark: Any, options: Options, start: Offsets) -> Any:
+    """The streaming frame that says how far Kafka goes, from `start`. Nobody reads it: an epoch's
+    tasks read Kafka themselves (`spillway.stream.messages`). So a batch may have any number of
+    rows."""
     reader = spark.readStream.format("kafka").options(**revealed(options))
-    reader = reader.option("startingOffsets", spark_offsets(start))
-    return reader.option("maxOffsetsPerTrigger", str(max_rows)).load()
+    return reader.option("startingOffsets", spark_offsets(start)).load()
 
 
 def batch_end(checkpoint: Path, batch: int) -> Offsets:

@@ -1,8 +1,10 @@
-"""Spark's streaming query under supervision: each batch an epoch, stopped and started between two.
+"""Spark's streaming query under supervision: each batch is read in epochs, and the query is stopped
+and started between two of them.
 
-Two threads meet here: Spark's, which brings the rows of a batch, and the main one, which runs
-epochs without rows while Kafka is silent, and stops the query. One lock makes every epoch whole: it
-is held from the plan to the last table's commit.
+A batch of Spark's is all that Kafka has at its time. It is read in epochs, each as large as memory
+has room for. Two threads meet here: Spark's, which runs the epochs of a batch, and the main one,
+which runs epochs without rows while Kafka is silent, and stops the query. One lock makes every
+epoch whole: it is held from the plan to the last table's commit.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ POLL_S = 0.1
 class EpochHooks:
     """What a batch asks of the stream."""
 
-    epoch: Callable[[Offsets], int]
-    """Run an epoch up to these offsets; how many rows it has read."""
+    epoch: Callable[[Offsets], bool]
+    """Run an epoch towards these offsets, as far as there is room; whether it came as far as it
+    may."""
     is_done: Callable[[], bool]
     """Whether no further epoch is wanted."""
     is_held: Callable[[], bool]
@@ -66,24 +69,22 @@ class SupervisedQuery:
         self._query: Any = None
         self._starts = 0
         self.checkpoint = folder
-        self.max_rows = 0
         self.left_rows = False
-        """Whether an epoch has read less than its batch has: the query is ahead of the journal, and
-        nothing makes it look back until it starts again."""
+        """Whether the epochs of a batch have read less than it has: the query is ahead of the
+        journal, and nothing makes it look back until it starts again."""
 
-    def start(self, end: Offsets, max_rows: int) -> None:
+    def start(self, end: Offsets) -> None:
         """A new query with a new checkpoint, from these offsets."""
         self._starts += 1
         self._failure = None
         self.left_rows = False
         self._refused = False
         _end_idle_callbacks(self._spark)
-        self.max_rows = max_rows
         private_folder(self._folder.parent)
         # With the checkpoints of its earlier starts: a day has several, and a run many days.
         shutil.rmtree(self._folder, ignore_errors=True)
         self.checkpoint = self._folder / str(self._starts)
-        rows = stream_rows(self._spark, self._kafka, end, max_rows)
+        rows = stream_rows(self._spark, self._kafka, end)
         writer = rows.writeStream.foreachBatch(self._on_batch)
         writer = writer.option("checkpointLocation", str(self.checkpoint))
         if self._available_now:
@@ -97,8 +98,9 @@ class SupervisedQuery:
         """Stop it between two epochs; a no-op before the first start."""
         if self._query is None:
             return
+        self._stopping = True  # first: the epochs of a batch hardly leave the lock
         with self._lock:
-            self._stopping = True
+            pass
         self._query.stop()
         self._stopping = False
 
@@ -114,7 +116,8 @@ class SupervisedQuery:
 
     @property
     def has_refused(self) -> bool:
-        """Whether a batch came while no row might be read: none is taken until a new start."""
+        """Whether rows of a batch were not read because none might be. Spark takes them for read:
+        without a new start they wait for the next batch."""
         return self._refused
 
     @property
@@ -139,33 +142,35 @@ class SupervisedQuery:
             self._lock.release()
 
     def _on_batch(self, _: Any, batch: int) -> None:
-        """Spark's thread: one batch is one epoch, whose rows its tasks read themselves."""
+        """Spark's thread: a batch in one epoch or several, whose tasks read its rows themselves."""
         began = time.monotonic()
+        while not self._is_over(batch):
+            pass
+        self._pace(began)
+
+    def _is_over(self, batch: int) -> bool:
+        """Run the next epoch of a batch; whether no other is to follow."""
         while not self._lock.acquire(timeout=POLL_S):
             if self._stopping:
-                return
+                return True
         try:
             if self._stopping or self._hooks.is_done():
-                return
-            # Spark takes a refused batch for read: the epoch of the next one would have its rows,
-            # too, more than memory was asked for.
-            self._refused = self._refused or self._hooks.is_held()
-            if self._refused:
-                return
-            read = self._hooks.epoch(batch_end(self.checkpoint, batch))
+                return True
+            if self._hooks.is_held():
+                self._refused = True
+                return True
+            return self._hooks.epoch(batch_end(self.checkpoint, batch))
         except BaseException as error:
             self._failure = error
             raise
         finally:
             self._lock.release()
-        self._pace(began, read)
 
-    def _pace(self, began: float, read: int) -> None:
-        """Wait for the trigger's time when this batch has read all there was."""
+    def _pace(self, began: float) -> None:
+        """Wait for the trigger's time: all that there was is read."""
         until = began + self._trigger_s
         while (
-            read < self.max_rows // 2
-            and not self._available_now
+            not self._available_now
             and not self._stopping
             and not self._hooks.is_ending()
             and time.monotonic() < until

@@ -265,7 +265,7 @@ class Table:
         then sees its own commit. With `removes` the rows stay the same (a compaction), unless it
         `drops` them. Raises `TableConflict`, `OutcomeUnknown`, `StorageError`.
         """
-        self.place.assure_exclusive()
+        self.place.assure_safe()
         now_ms = time.time_ns() // 1_000_000
         change = drops or not removes
         actions: list[Any] = [
@@ -431,7 +431,7 @@ class Table:
             ) from error
 
     def _commit_columns(self, schema: deltalake.Schema) -> None:
-        self.place.assure_exclusive()
+        self.place.assure_safe()
         try:
             self._handle.create_write_transaction(
                 [],
@@ -457,7 +457,7 @@ class Table:
         return deltalake.DeltaTable(path, version=version, storage_options=options)
 
     def _create(self) -> None:
-        self.place.assure_exclusive()
+        self.place.assure_safe()
         try:
             deltalake.DeltaTable.create(
                 self.place.path(),

@@ -58,7 +58,7 @@ def _checked(key: bytes, path: str) -> SecretBytes:
 
 def _stored(place: Folder) -> bytes:
     """The key in an object store, put there when there is none. Of two at a time one does."""
-    place.assure_exclusive()
+    place.assure_safe()
     try:
         return place.read(NAME)
     except FileNotFoundError:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -14,6 +9,7 @@ from typing import Any, TypeVar
 
 from spillway.verify.sums import SumPlan
 from spillway.verify.tasks import ProofSource, ProofTasks
+from spillway.worker_processes import worker_processes
 from spillway_schemas.exits import FAILED
 
 _T = TypeVar("_T")
@@ -21,8 +17,6 @@ _A = TypeVar("_A")
 
 ROWS_A_PROCESS = 500_000
 """For fewer rows another process is not worth its start."""
-PROOF_LOOK_S = 1.0
-"""How often a process looks whether the proof's is there."""
 
 
 class ProofProcessDied(Exception):
@@ -46,10 +40,7 @@ class ProofProcesses:
         if processes == 1:
             self._own = ProofTasks(plan, source)
             return
-        # Not forked from here: that would copy the locks of Kafka's threads as they happen to be.
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([ProofTasks.__module__])
-        self._pool = ProcessPoolExecutor(processes, context, _begin, (plan, source, os.getpid()))
+        self._pool = worker_processes(processes, ProofTasks.__module__, _begin, plan, source)
 
     def each(self, task: Callable[[ProofTasks, _A], _T], given: Iterable[_A]) -> Iterator[_T]:
         """What a task makes of each argument, as they are done. Raises what a task raises."""
@@ -91,25 +82,10 @@ class ProofProcesses:
 _tasks: ProofTasks | None = None
 
 
-def _begin(plan: SumPlan, source: ProofSource, parent: int) -> None:
+def _begin(plan: SumPlan, source: ProofSource) -> None:
     """In a process of the pool, before its first task."""
     global _tasks
-    os.environ["POLARS_MAX_THREADS"] = "1"  # the processes are as many as the cores
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever began the proof ends it
-    _ends_with(parent)  # nor does it go on when that was killed
     _tasks = ProofTasks(plan, source)
-
-
-def _ends_with(parent: int) -> None:
-    """End this process once another is gone: the server that forked it does not."""
-
-    def watch() -> None:
-        while os.path.exists(f"/proc/{parent}"):
-            time.sleep(PROOF_LOOK_S)
-        os._exit(1)
-
-    if os.path.exists("/proc"):
-        threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
 def _run(task: Callable[[ProofTasks, Any], _T], given: Any) -> _T:

@@ -25,6 +25,10 @@ class FormatError(ValueError):
     """A format that cannot be used: its library is missing, a file is none of its schemas."""
 
 
+class NoCompiler(RuntimeError):
+    """The compiler of Protobuf's language is not there, or it failed for its own reasons."""
+
+
 @dataclass(frozen=True)
 class TypedColumns:
     """Columns of the values at `rows` (int64, ascending), typed as `rules.row_schema` says or raw

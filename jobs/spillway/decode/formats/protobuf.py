@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import importlib
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -31,7 +33,13 @@ import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 from google.protobuf.message import DecodeError
 
-from spillway.decode.formats.decoder import FormatError, Rows, TypedColumns, exact_decimal
+from spillway.decode.formats.decoder import (
+    FormatError,
+    NoCompiler,
+    Rows,
+    TypedColumns,
+    exact_decimal,
+)
 from spillway.decode.formats.protobuf_columns import ProtobufProgram, program_of
 from spillway_schemas.formats import SchemaFile, ValueFormat, WriterSchema
 from spillway_schemas.messages import EPOCH, OUTSIDE_YEARS, FieldRule, Rejected
@@ -39,6 +47,22 @@ from spillway_schemas.messages import EPOCH, OUTSIDE_YEARS, FieldRule, Rejected
 Descriptor = Any
 """`google.protobuf.descriptor.Descriptor`."""
 
+_META = "confluent/meta.proto"
+_META_TEXT = """syntax = "proto3";
+package confluent;
+import "google/protobuf/descriptor.proto";
+message Meta {
+  string doc = 1;
+  map<string, string> params = 2;
+  repeated string tags = 3;
+}
+extend google.protobuf.FileOptions { Meta file_meta = 1088; }
+extend google.protobuf.MessageOptions { Meta message_meta = 1088; }
+extend google.protobuf.FieldOptions { Meta field_meta = 1088; }
+extend google.protobuf.EnumOptions { Meta enum_meta = 1088; }
+extend google.protobuf.EnumValueOptions { Meta enum_value_meta = 1088; }
+"""
+"""Options that Confluent's tools write into schemas; they say nothing of how values are written."""
 WELL_KNOWN = ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
 TIMESTAMP, DECIMAL = "google.protobuf.Timestamp", "confluent.type.Decimal"
 WRAPPERS = frozenset(
@@ -212,30 +236,67 @@ def _compiled(file: SchemaFile) -> SchemaFile:
     if file.path.suffix != ".proto":
         return file
     try:
+        return SchemaFile(file.path, _protoc(file.path, "--include_imports"))
+    except NoCompiler as error:
+        raise FormatError(
+            f"{file.path}: {error}. Or give a descriptor set: protoc --include_imports "
+            "--descriptor_set_out=FILE.desc"
+        ) from None
+
+
+def serialized(text: str, references: Sequence[tuple[str, str]]) -> str:
+    """A schema in Protobuf's language, with what it refers to, as a registry gives it serialized.
+
+    Raises NoCompiler, and FormatError for text that is no schema.
+    """
+    imported = descriptor_pb2.FileDescriptorSet(file=_common())
+    for name, other in references:
+        # One that cannot be read is not there: the compiler names the import.
+        with contextlib.suppress(ValueError):
+            imported.file.append(_file_of(other, name))
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        (folder / "confluent").mkdir()
+        (folder / _META).write_text(_META_TEXT)
+        main = folder / f"{uuid.uuid4().hex}.proto"  # no import has this name
+        main.write_bytes(text.encode(errors="replace"))
+        given = folder / "imported.desc"
+        given.write_bytes(imported.SerializeToString())
+        data = _protoc(main, f"--descriptor_set_in={given}")
+    [file] = descriptor_pb2.FileDescriptorSet.FromString(data).file
+    file.name = "default"
+    return base64.b64encode(file.SerializeToString(deterministic=True)).decode()
+
+
+def _protoc(file: Path, *options: str) -> bytes:
+    """The descriptor set of a file of Protobuf's language; imports may lie beside it."""
+    try:
         protoc = importlib.import_module("grpc_tools.protoc")
     except ImportError:
-        raise FormatError(
-            f"{file.path}: a .proto file needs its compiler: pip install "
-            "'/path/to/the/checkout[protobuf]'. Or give a descriptor set: protoc --include_imports "
-            "--descriptor_set_out=FILE.desc"
+        raise NoCompiler(
+            "a .proto file needs its compiler: pip install '/path/to/the/checkout[protobuf]'"
         ) from None
     known = Path(str(protoc.__file__)).parent / "_proto"
     with tempfile.TemporaryDirectory() as made:
         out = Path(made) / "out.desc"
-        folders = [f"-I{file.path.parent}", f"-I{known}"]
-        words = [*folders, "--include_imports", f"--descriptor_set_out={out}"]
+        folders = [f"-I{file.parent}", f"-I{known}"]
+        words = [*folders, *options, f"--descriptor_set_out={out}"]
         # A process of its own: the compiler writes to the terminal, and keeps what it has read.
         done = subprocess.run(
-            [sys.executable, "-m", "grpc_tools.protoc", *words, str(file.path)],
+            [sys.executable, "-m", "grpc_tools.protoc", *words, str(file)],
             capture_output=True,
             text=True,
+            errors="replace",
             check=False,
         )
         if done.returncode:
             # The library's own log may come first.
-            told = [line for line in done.stderr.splitlines() if f"{file.path.name}:" in line]
-            raise FormatError(_first_line_of("\n".join(told) or done.stderr))
-        return SchemaFile(file.path, out.read_bytes())
+            told = [line for line in done.stderr.splitlines() if f"{file.name}:" in line]
+            if not told:
+                said = done.stderr.strip() or f"it ended with {done.returncode}"
+                raise NoCompiler(f"Protobuf's compiler fails: {_first_line_of(said)}")
+            raise FormatError(_first_line_of("\n".join(told)))
+        return out.read_bytes()
 
 
 def _of_file(file: SchemaFile, message: str | None) -> Descriptor:
@@ -300,10 +361,8 @@ def _common() -> Sequence[Any]:
         1,
     ):
         message.field.add(name=name, number=number, type=kind, label=types.LABEL_OPTIONAL)
-    # Its options say nothing of how values are written.
-    meta = descriptor_pb2.FileDescriptorProto(
-        name="confluent/meta.proto", package="confluent", syntax="proto3"
-    )
+    # Without its options: a pool keeps those that it does not know.
+    meta = descriptor_pb2.FileDescriptorProto(name=_META, package="confluent", syntax="proto3")
     return [*found, decimal, meta]
 
 
@@ -313,7 +372,9 @@ def _file_of(text: str, name: str) -> Any:
     try:
         file.ParseFromString(base64.b64decode(text, validate=True))
     except (binascii.Error, DecodeError):
-        raise ValueError("the registry does not give Protobuf's schemas serialized") from None
+        raise ValueError(
+            "the registry does not give it serialized, and its text cannot be compiled"
+        ) from None
     # It is imported by the name of the reference.
     file.name = name or file.name or "default"
     return file
