@@ -294,7 +294,7 @@ def test_a_withdrawal_of_the_calendar_s_seal_is_told_to_end_by_hand(tmp_path: Pa
 
     driver.epoch = journaled  # type: ignore[method-assign]
     for _ in range(2):
-        stream._epoch(ends(1, 1, 1))
+        stream._towards(ends(1, 1, 1))
     assert len(troubles) == 1
     assert f"{EARLY} had its calendar's seal withdrawn: end it with" in troubles[0]
 
@@ -304,17 +304,17 @@ def test_a_stream_until_a_seal_leaves_the_next_session_s_rows(tmp_path: Path, ka
     kafka.away = False
     stream, driver = streaming(tmp_path, "2023-07-03T12:00:00-04:00", [])
     stream.wanted = Wanted(until_sealed=EARLY)
-    stream._epoch(ends(3, 3, 3))
+    stream._towards(ends(3, 3, 3))
     assert (driver.offered.pop()[0], stream.supervised.left_rows) == (ends(3, 3, 3), False)
     mine = DueClose(EARLY, LATE).seal(ends(7, 7, 7)).model_copy(update={"id": "mine"})
     stream.warehouse.commands.append(mine)
-    stream._epoch(ends(9, 5, 9))
+    stream._towards(ends(9, 5, 9))
     assert (driver.offered.pop()[0], stream.supervised.left_rows) == (ends(7, 5, 7), True)
     # Whoever streams on reads all of it, and so does who waits for another session.
     stream.supervised.left_rows = False
     for wanted in (Wanted(), Wanted(until_sealed=AFTER)):
         stream.wanted = wanted
-        stream._epoch(ends(9, 5, 9))
+        stream._towards(ends(9, 5, 9))
         assert (driver.offered.pop()[0], stream.supervised.left_rows) == (ends(9, 5, 9), False)
 
 
@@ -349,10 +349,19 @@ def test_nothing_beyond_a_seal_is_read_of_a_batch_of_several_epochs(
     monkeypatch.setattr(stream, "_rows_that_fit", lambda: 9)
     monkeypatch.setattr(supervised, "batch_end", lambda *_: ends(9, 9, 7))
     stream.wanted = Wanted(until_sealed=EARLY)
-    mine = DueClose(EARLY, LATE).seal(ends(2, 2, 2)).model_copy(update={"id": "mine"})
+    mine = DueClose(EARLY, LATE).seal(ends(1, 9, 6)).model_copy(update={"id": "mine"})
     stream.warehouse.commands.append(mine)
+    read: list[Offsets] = []
+
+    def journaled(end: Offsets, *_: Any, **__: Any) -> None:
+        read.append(end)
+        driver.state = open_state(EARLY, epoch(2, 0, end, session=EARLY))
+
+    driver.epoch = journaled  # type: ignore[method-assign]
+    monkeypatch.setattr(stream.supervised, "_pace", lambda _: None)
     stream.supervised._on_batch(None, 0)
-    assert [end for end, *_ in driver.offered] == [ends(2, 2, 2)]
+    # The first partition has reached its end long before the others have.
+    assert read == [ends(0, 5, 3), ends(1, 9, 6)]
     assert stream.supervised.left_rows
 
 
@@ -394,12 +403,12 @@ def test_a_new_session_looks_at_the_day_before(
     monkeypatch.setattr(
         stream, "_look_at_the_day_before", lambda: looked.append(driver.state.session.date)
     )
-    stream._epoch(ends(1, 1, 1))
+    stream._towards(ends(1, 1, 1))
     assert looked == []
 
     def journaled(*_: Any, **__: Any) -> None:
         driver.state = open_state(AFTER)
 
     driver.epoch = journaled  # type: ignore[method-assign]
-    stream._epoch(ends(1, 1, 1))
+    stream._towards(ends(1, 1, 1))
     assert looked == [AFTER]

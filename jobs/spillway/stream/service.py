@@ -278,21 +278,11 @@ class Stream:
 
     def _towards(self, end: Offsets) -> bool:
         """Run an epoch on the way to where a batch ends; whether it came as far as it may."""
-        start, limit = self.driver.state.end, self._rows_that_fit()
-        to = towards(start, end, limit)
-        if to != end:
-            self._end_of_parts = end
-        # A part of a batch is as large as it might be, the last one too: they are of one size.
-        is_part = self._end_of_parts == end
-        self._epoch(to, limit_rows=rows_between(start, to) if is_part else limit)
-        return to == end or self.supervised.left_rows
+        return self._epoch(end, self._rows_that_fit())
 
-    def _epoch(self, end: Offsets, *, limit_rows: int = 0, losses: bool = False) -> None:
-        """Run one up to these offsets.
-
-        `limit_rows`: that it might read at most; 0: it reads none. `losses`: as in
-        `CommandSource.waiting`.
-        """
+    def _epoch(self, end: Offsets, most: int = 0, *, losses: bool = False) -> bool:
+        """Run an epoch towards these offsets, of so many rows at most; whether it came as far as
+        it may. `losses`: as in `CommandSource.waiting`."""
         commands = self.commands.waiting(self.driver.state, losses=losses)
         date, last = self.driver.state.session.date, self._last
         next_session = calendar.session_after(self.settings.session.days, date)
@@ -302,11 +292,17 @@ class Stream:
             )
             self.supervised.left_rows |= reached != end
             end = reached
+        start = self.driver.state.end
+        to = towards(start, end, most)
+        if to != end:
+            self._end_of_parts = end
+        # A part of a batch is as large as it might be, the last one too: they are of one size.
+        is_part = self._end_of_parts == end
         self.driver.epoch(
-            end,
+            to,
             commands,
             next_session,
-            limit_rows=limit_rows,
+            limit_rows=rows_between(start, to) if is_part else most,
             commands_n=self.commands.read_n,
         )
         if self.driver.state.session.date != date:
@@ -314,6 +310,7 @@ class Stream:
             self._look_at_the_day_before()
         if self._last is not None and self._last is not last and self._last.withdrawn:
             self._tell_never_closes()
+        return to == end
 
     def _tell_sealed(self, state: JournalState) -> None:
         """Say in `sessions` what the journal says; after a crash in between, at the next start."""
