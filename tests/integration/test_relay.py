@@ -179,6 +179,22 @@ def test_a_relay_that_dies_inside_a_transaction_and_one_that_does_not_hear_of_it
     assert scene.numbers(9) == scene.given
 
 
+def test_a_relay_that_dies_in_its_first_transaction(scene: Scene) -> None:
+    """Its records are in the topic, of nobody: another relay may begin there."""
+    scene.results.run_epoch([6])
+    with scene.outlet() as outlet:
+        assert outlet.is_empty
+        follower, _, step = first_step(scene, outlet)
+        outlet.begin()
+        for rows in follower.read(step):
+            outlet.send(rows)
+        outlet._sender.flush()
+    with scene.outlet() as outlet:
+        assert (outlet.kept, outlet.is_empty) == (None, True)
+    scene.relay()
+    assert scene.numbers(6) == scene.given
+
+
 def _order(scene: Scene, outlet: Outlet) -> tuple[Follower, Outlet, RelayPosition, Any]:
     follower, kept, step = first_step(scene, outlet)
     return follower, outlet, kept, step

@@ -12,7 +12,7 @@ import pytest
 from spillway.kafka import backlog
 from spillway.kafka.backlog import BacklogReader
 from spillway.kafka.client import KafkaUnavailable, cluster
-from spillway.kafka.last import last_committed
+from spillway.kafka.last import has_committed, last_committed
 from spillway.kafka.reading import TopicReader
 
 PATIENCE_S = 0.2
@@ -29,6 +29,7 @@ LOOKS: dict[str, Callable[[str], object]] = {
     "topics": look_at_topics,
     "backlog": lambda at: BacklogReader(at, {}).look({"stock": [0]}),
     "last record": lambda at: last_committed(at, {}, "results", 0, PATIENCE_S),
+    "any record": lambda at: has_committed(at, {}, "results", 1, PATIENCE_S),
     "rows": lambda at: TopicReader(at, {}, PATIENCE_S),
 }
 

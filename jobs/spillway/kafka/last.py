@@ -1,8 +1,10 @@
-"""The last committed record of a partition, read from its end."""
+"""The last committed record of a partition, read from its end; whether a topic has any."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from spillway.kafka.client import KafkaUnavailable, connected, told
@@ -27,6 +29,31 @@ def last_committed(
 
     Raises KafkaUnavailable when Kafka does not give it within `timeout_s`.
     """
+    with _reading(bootstrap, options, topic, timeout_s) as (consumer, until):
+        found = _last(consumer, topic, partition, until)
+    value: bytes | None = None if found is None else found.value
+    return value
+
+
+def has_committed(
+    bootstrap: str,
+    options: Options,
+    topic: str,
+    partitions: int,
+    timeout_s: float = LAST_TIMEOUT_S,
+) -> bool:
+    """Whether a topic has a record that is committed: one that only has those of transactions that
+    were given up has offsets, and is empty all the same. Raises KafkaUnavailable as above."""
+    with _reading(bootstrap, options, topic, timeout_s) as (consumer, until):
+        places = range(partitions)
+        return any(_last(consumer, topic, each, until) is not None for each in places)
+
+
+@contextmanager
+def _reading(
+    bootstrap: str, options: Options, topic: str, timeout_s: float
+) -> Iterator[tuple[Any, float]]:
+    """A consumer, and until when it may read."""
     from kafka import KafkaConsumer
     from kafka.errors import KafkaError
 
@@ -43,7 +70,7 @@ def last_committed(
     try:
         consumer = connected(KafkaConsumer, bootstrap, config)
         try:
-            return _last(consumer, topic, partition, until)
+            yield consumer, until
         finally:
             consumer.close(autocommit=False)
     except (KafkaError, OSError) as error:
@@ -53,7 +80,8 @@ def last_committed(
         ) from error
 
 
-def _last(consumer: Any, topic: str, partition: int, until: float) -> bytes | None:
+def _last(consumer: Any, topic: str, partition: int, until: float) -> Any:
+    """The partition's last committed record; None: it has none."""
     from kafka import TopicPartition
     from kafka.errors import KafkaTimeoutError
 
@@ -61,7 +89,7 @@ def _last(consumer: Any, topic: str, partition: int, until: float) -> bytes | No
     consumer.assign([place])
     first = consumer.beginning_offsets([place])[place]
     end = consumer.end_offsets([place])[place]
-    found: bytes | None = None
+    found = None
     back = LOOK_BACK
     while True:
         begin = max(first, end - back)
@@ -70,7 +98,7 @@ def _last(consumer: Any, topic: str, partition: int, until: float) -> bytes | No
             if time.monotonic() > until:
                 raise KafkaTimeoutError("its end was not reached in time")
             for record in consumer.poll(timeout_ms=200).get(place, ()):
-                found = record.value
+                found = record
         if found is not None or begin == first:
             return found
         back *= 10

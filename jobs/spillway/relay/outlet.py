@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spillway.kafka.client import KafkaCluster, TopicMissing, TopicProblem, cluster, demand_listener
-from spillway.kafka.last import last_committed
+from spillway.kafka.last import has_committed, last_committed
 from spillway.produce.keys import partitions_of
 from spillway.produce.send import BATCH_BYTES, MAX_REQUEST_BYTES
 from spillway.produce.transactions import TransactionalSender
@@ -72,9 +72,11 @@ class Outlet:
             # Only now: an earlier relay can write nothing any more.
             last = last_committed(bootstrap, options, self._place, 0)
             self.kept = None if last is None else read_kept(last, topic)
-            with cluster(bootstrap, options) as view:
-                first = view.beginning_offsets([topic])[topic]
-                self.is_empty = first == view.end_offsets([topic])[topic]
+            # Of a relay that died in its first transaction there are records that nobody sees.
+            of_rows = self._sender.partitions(topic)
+            self.is_empty = self.kept is None and not has_committed(
+                bootstrap, options, topic, of_rows
+            )
         except BaseException:
             self._sender.close(wait=False)
             raise
