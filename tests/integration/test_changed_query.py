@@ -53,7 +53,7 @@ def test_the_next_session_takes_a_changed_query_up(
         assert [each["kind"] for each in entries[:2]] == ["genesis", "claim"]
         assert {each["kind"] for each in entries[2:]} == {"epoch"}, "nothing was written"
 
-        for seed, date, rows in ((1, FIRST, ROWS // 4), (2, SECOND, ROWS)):
+        for seed, date, rows in ((1, FIRST, ROWS // 4), (2, SECOND, 2 * ROWS)):
             day.produce(messages(seed, rows, keys=ROWS), at_ms=close_ms("XNYS", date) - 1000)
         commands = [
             ["stream", "--until-sealed", FIRST, "--as-begun"],
