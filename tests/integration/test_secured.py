@@ -53,9 +53,13 @@ def make_day(
             spark_env,
             budget_bytes=128 << 10,
             max_rows=1_000,
-            extra={"KAFKA__OPTIONS": json.dumps(options)},
             secured=secured,
         )
+        # As a person would: the commands read it from where they are run.
+        lines = [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in options.items()]
+        settings = day.folder / "spillway.toml"
+        settings.touch(0o600)
+        settings.write_text("\n".join(["[kafka.options]", *lines, ""]))
         days.append(day)
         return day
 

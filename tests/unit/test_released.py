@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -70,7 +71,11 @@ def run(kept: Released, *words: str) -> int:
 
 
 def test_they_are_small_and_each_release_has_one() -> None:
-    assert released.archives()
+    names = [each.name.removesuffix(".tar.xz") for each in released.archives()]
+    changes = (Path(__file__).parents[2] / "CHANGELOG.md").read_text()
+    of_changelog = re.findall(r"^## (\d+\.\d+\.\d+)", changes, re.MULTILINE)
+    assert of_changelog
+    assert {f"released-{each}" for each in of_changelog} <= set(names)
     assert all(each.stat().st_size <= released.MOST_BYTES for each in released.archives())
 
 
