@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 from spillway.decode import compile_streams, decode, partition_digest, value_digest
-from spillway.stream.process import keep_freed_memory
+from spillway.worker_processes import keep_freed_memory
 from spillway_schemas.query import load_query
 
 

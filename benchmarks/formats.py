@@ -26,7 +26,7 @@ from google.protobuf import message_factory
 from benchmarks.decode import best_s, messages
 from spillway.decode import StreamPlan, compile_streams, decode
 from spillway.decode.formats import protobuf
-from spillway.stream.process import keep_freed_memory
+from spillway.worker_processes import keep_freed_memory
 from spillway_schemas.query import query_of
 from spillway_schemas.tomlfile import parse_toml
 from tests.formats import Given, avro_writer, framed, proto, record, serialized, written

@@ -2,27 +2,59 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 LOOK_S = 1.0
 """How often a process looks whether the one that it works for is there."""
 
 
-def worker_processes(
-    number: int, module: str, begin: Callable[..., None], *given: Any
-) -> ProcessPoolExecutor:
-    """Processes that have imported a module; each calls `begin` with what is `given` first."""
-    # Not forked from here: that would copy the locks of other threads as they happen to be.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([module])
-    return ProcessPoolExecutor(number, context, _begin, (os.getpid(), begin, given))
+class WorkerProcesses(ProcessPoolExecutor):
+    """A pool whose work can be ended under way. Each process has imported a module, and calls
+    `begin` with what is `given` first."""
+
+    def __init__(self, number: int, module: str, begin: Callable[..., None], *given: Any) -> None:
+        # Not forked from here: that would copy the locks of other threads as they happen to be.
+        self._noted = _Noted()
+        self._noted.set_forkserver_preload([module])
+        super().__init__(number, self._noted, _begin, (os.getpid(), begin, given))
+
+    def end(self) -> None:
+        """Begin nothing more, and end what is under way: its callers get `BrokenProcessPool`."""
+        self.shutdown(wait=False, cancel_futures=True)
+        for each in self._noted.made:
+            each.terminate()
+
+
+class _Noted(ForkServerContext):
+    """Notes the processes that it makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[BaseProcess] = []
+
+    def Process(self, *given: Any, **named: Any) -> BaseProcess:  # type: ignore[override]  # noqa: N802
+        made = super().Process(*given, **named)
+        self.made.append(made)
+        return made
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep what is freed, up to twice the largest block that was mapped and freed.
+
+    Without it the vectors of each piece of values are given back to the system, and their pages
+    made anew for the next: half of the time of decoding.
+    """
+    import numpy as np
+
+    np.empty(16 << 20, np.uint8)
 
 
 def _begin(parent: int, begin: Callable[..., None], given: tuple[Any, ...]) -> None:

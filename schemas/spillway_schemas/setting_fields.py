@@ -662,7 +662,8 @@ class StreamSettings(Section):
         default=2.0,
         ge=0,
         le=3600,
-        description="Time between the beginnings of two epochs; 0: the next begins at once.",
+        description="Time between the beginnings of two epochs, unless more waits than one "
+        "takes; 0: the next begins at once.",
         json_schema_extra=_about(
             "seconds",
             "An epoch of 600,000 rows takes about 2 s on two cores, and every epoch costs one "

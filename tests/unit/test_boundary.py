@@ -20,7 +20,7 @@ from spillway.stream.genesis import StartRefused, first_entry
 from spillway.stream.run import Wanted, Watcher
 from spillway.stream.service import Stream
 from spillway.stream.supervised import EpochHooks, SupervisedQuery
-from spillway_schemas.journal import Epoch, Offsets, Topic
+from spillway_schemas.journal import Epoch, Offsets, SlotTotals, Topic
 from spillway_schemas.query import load_query
 from spillway_schemas.settings import Settings, load_settings
 from tests.commands import outcome_of
@@ -321,7 +321,7 @@ def test_a_stream_until_a_seal_leaves_the_next_session_s_rows(tmp_path: Path, ka
 def test_a_batch_is_read_in_epochs_that_memory_has_room_for(
     tmp_path: Path, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of its epochs is as large as it might be: what is journaled says so of the last, too."""
+    """What is journaled says of each but the last that it left rows in Kafka."""
     stream, driver = streaming(tmp_path, "2023-07-03T12:00:00-04:00", [])
     monkeypatch.setattr(stream, "_rows_that_fit", lambda: 9)
     read: list[tuple[Offsets, int]] = []
@@ -334,11 +334,26 @@ def test_a_batch_is_read_in_epochs_that_memory_has_room_for(
     monkeypatch.setattr(stream.supervised, "_pace", lambda _: None)
     monkeypatch.setattr(supervised, "batch_end", lambda *_: ends(9, 9, 7))
     stream.supervised._on_batch(None, 0)
-    assert read == [(ends(3, 3, 3), 9), (ends(6, 6, 5), 8), (ends(9, 9, 7), 8)]
-    # What fits into one might have been more.
-    monkeypatch.setattr(supervised, "batch_end", lambda *_: ends(9, 9, 12))
-    stream.supervised._on_batch(None, 1)
-    assert read[3:] == [(ends(9, 9, 12), 9)]
+    assert read == [(ends(3, 3, 3), 9), (ends(6, 6, 5), 8), (ends(9, 9, 7), 9)]
+
+
+def test_an_epoch_has_as_many_rows_as_memory_has_room_for(tmp_path: Path, kafka: Kafka) -> None:
+    """By the journal before any came, then by the last epoch that brought enough to tell."""
+    stream, driver = streaming(tmp_path, "2023-07-03T12:00:00-04:00", [])
+    of_slot = {"budget_bytes": 1 << 30, "folder_bytes": 0, "state_bytes": 10**6, "rows": 1_000}
+    totals = SlotTotals(slot=0, rows_in={"a": 300}, **of_slot)
+    entry = epoch(2, 0, ends(9, 9, 9), session=EARLY, slots=[totals])
+    fits = int(0.8 * (0.2 - 1 / 32) * (1 << 30) / 1_000) * len(driver.state.slots)
+    assert stream._rows_that_fit() == stream.settings.stream.max_rows_per_epoch
+    stream._journaled(entry)
+    assert abs(stream._rows_that_fit() - fits) <= 2
+    few = totals.model_copy(update={"rows_in": {"a": 249}, "rows": 1})
+    stream._journaled(entry.model_copy(update={"slots": [few]}))
+    assert abs(stream._rows_that_fit() - fits) <= 2
+    stream._journaled(
+        entry.model_copy(update={"slots": [totals.model_copy(update={"rows": 2_000})]})
+    )
+    assert abs(stream._rows_that_fit() - 2 * fits) <= 4
 
 
 def test_nothing_beyond_a_seal_is_read_of_a_batch_of_several_epochs(

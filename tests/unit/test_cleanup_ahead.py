@@ -88,7 +88,9 @@ def test_what_is_told_is_what_cleanup_then_does(day: SpilledDay) -> None:
     assert (found.ranges_left, found.ranges_total) == (8, 8)
     assert found.groups <= found.generations == day.sealed.generations
     assert found.spilled_bytes == sum(f.bytes for f in day.warehouse().files("spill"))
-    assert found.seconds == pytest.approx(module.START_S, abs=0.1)
+    assert found.seconds == pytest.approx(0.0, abs=0.1), (
+        "little is done in the command's own process"
+    )
     told: list[CleanupProgress] = []
 
     def stop_half_way(progress: CleanupProgress) -> None:
@@ -302,8 +304,9 @@ def test_rows_that_only_kafka_has_are_told_and_nothing_is_guessed(
 @pytest.mark.parametrize(
     ("rows", "missing", "cores", "seconds"),
     [
-        (25_567_817, 44_632_420, 2, 29.1),
-        (10_000_000, 0, 4, 9.5),
+        (25_567_817, 44_632_420, 2, 33.1),
+        (10_000_000, 0, 4, 3.8),
+        (1_000_000, 0, 1, 0.9),
         (1, 1, None, None),
         (1, None, 2, None),
         (0, 0, 2, 0.0),

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from unittest.mock import MagicMock
@@ -40,7 +41,7 @@ def kill_itself(_: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_process_more_for_every_16_mib_and_no_more_than_cores() -> None:
+def test_a_process_more_for_every_4_mib_and_no_more_than_cores() -> None:
     sizes = (0, 2 * PROCESS_BYTES - 1, 2 * PROCESS_BYTES, 10**12)
     found = []
     for size in sizes:
@@ -68,10 +69,33 @@ def test_processes_do_tasks_in_their_order_and_raise_what_a_task_raises() -> Non
         assert os.getpid() not in workers.run("some", [1, 2, 3, 4], 4, pid_of)
         with pytest.raises(ValueError, match="-1 is less than nothing"):
             workers.run("some", [1, -1], 2, doubled)
-        with pytest.raises(CleanupProcessDied, match=r"ended from outside \(ranges 0-3\).*again"):
+        with pytest.raises(CleanupProcessDied, match=r"has ended \(ranges 0-3: .*again"):
             workers.run("ranges 0-3", [1], 1, kill_itself)
     finally:
         workers.close()
+
+
+@pytest.mark.server
+def test_what_is_given_up_ends_at_once() -> None:
+    """On Ctrl-C nobody waits for a task that takes minutes."""
+    workers = HostWorkers(2, 10**9)
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            workers.run("a long one", [60], 1, time.sleep)
+        except CleanupProcessDied as error:
+            raised.append(error)
+
+    running = threading.Thread(target=run)
+    assert workers.run("one", [0], 1, doubled) == [0]
+    running.start()
+    time.sleep(0.5)
+    workers.cancel()
+    running.join(20)
+    assert not running.is_alive()
+    assert len(raised) == 1
+    workers.close()
 
 
 @pytest.mark.server

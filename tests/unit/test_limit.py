@@ -253,6 +253,36 @@ def test_an_epoch_that_failed_is_not_forgotten_behind_the_limit(
     assert (query.done, troubles) == (["stop"], [])
 
 
+def test_nor_is_it_behind_a_batch_that_was_refused(stream: Stream) -> None:
+    """Batches are read again as soon as intake is held no more; this one's epoch has failed."""
+    query: Any = FakeQuery()
+    query.has_refused = query.has_failed_epoch = True
+    stream.driver.state = state_of_day(results=1)  # type: ignore[misc]
+    assert not stream._holds(query)
+    assert query.done == ["stop"]
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_spark_is_told_where_a_new_partition_begins(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    """It was added while a batch was read: Spark has not seen it, and wants to know of all."""
+    one, other = ends(4, 4, 4)
+    wider = [TOPICS[0], TOPICS[1].model_copy(update={"partitions": 2})]
+
+    @contextlib.contextmanager
+    def cluster(*_: object) -> Iterator[Any]:
+        if not is_there:
+            raise KafkaUnavailable("nobody answers")
+        yield MagicMock(topics=lambda names: wider)
+
+    query: Any = FakeQuery()
+    monkeypatch.setattr(service, "listens", lambda *_: True)
+    monkeypatch.setattr(service, "cluster", cluster)
+    stream._start(query)
+    assert query.done == [{one: [4, 4], other: [4, 0] if is_there else [4]}]
+
+
 def test_a_batch_that_was_refused_is_read_again(stream: Stream) -> None:
     """The session was sealed before the main thread saw that intake was held."""
     query: Any = FakeQuery()

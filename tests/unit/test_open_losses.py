@@ -352,7 +352,7 @@ class Query:
     def start(self, end: Offsets) -> None:
         assert not self.runs
         self.told.append(f"start at {end['a'][0]}")
-        self.runs, self.failure = True, None
+        self.runs, self.failure, self.left_rows = True, None, False
 
     def stop(self) -> None:
         self.told.append("stop")
@@ -426,6 +426,20 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Running:
 def test_a_stream_begins_behind_a_loss_that_waits(running: Running) -> None:
     running.ask(closing(ends(9, 9, 9)), losing(ends(7, 0, 0)))
     assert running.run() == ["epoch close, l (1)", "start at 7", "stop"]
+
+
+def test_rows_that_a_batch_had_left_behind_a_seal_are_read_once_that_is_withdrawn(
+    running: Running,
+) -> None:
+    """Nothing else makes Spark look back: they would wait for new ones."""
+    done = running.query.on_look
+
+    def withdrawn(left: int) -> None:
+        running.query.left_rows = left == 3
+        done(left)
+
+    running.query.on_look = withdrawn
+    assert running.run() == ["start at 4", "stop", "start at 4", "stop"]
 
 
 def test_a_batch_under_way_is_not_a_loss_that_waits(running: Running) -> None:

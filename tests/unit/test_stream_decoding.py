@@ -29,8 +29,8 @@ from spillway.engine.wire.blocks import (
 )
 from spillway.protocol.recovery import Restore, SessionRestore, Since
 from spillway.stream.decoding import DecodeTask, decode_chunks, since_offsets
-from spillway.stream.process import keep_freed_memory
 from spillway.verify.workers import decoded as verified
+from spillway.worker_processes import keep_freed_memory
 from spillway_schemas.journal import Offsets, PartitionCount, Prefix
 from spillway_schemas.query import query_of
 from spillway_schemas.tomlfile import parse_toml

@@ -159,3 +159,22 @@ def test_an_epoch_without_rows_may_come_between_two_of_a_batch(running: Supervis
     assert rests == [False] * 4
     with running.query.at_rest() as is_free:
         assert is_free
+
+
+def test_a_batch_that_is_read_waits_for_the_trigger_and_a_stop_does_not(
+    running: Supervised,
+) -> None:
+    query = running.query
+    query._trigger_s, query._available_now = 0.3, False
+    began = time.monotonic()
+    query._on_batch(None, 1)
+    assert 0.3 <= time.monotonic() - began < 5
+    query._trigger_s = 60
+    over = threading.Event()
+    query._query.stop = over.wait  # as Spark's, which waits for the batch
+    stops = threading.Timer(0.1, query.stop)
+    stops.start()
+    query._on_batch(None, 2)
+    over.set()
+    stops.join()
+    assert time.monotonic() - began < 30

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from spillway.cleanup.work import work_of
+from spillway.cleanup.workers import processes_for
 from spillway.decode import StreamPlan
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.cleanup import SpillIndex, SpillSource
@@ -21,11 +22,11 @@ from spillway.report.words import bytes_text, count_text, span_text
 from spillway.tables import Warehouse
 from spillway_schemas.setting_fields import own_cores
 
-START_S = 8.0
-"""Until Spark runs and its workers have started, whatever there is to do."""
-CORE_US = 0.6
-"""Of one core, for a spilled row as for a missing result: 25,567,817 and 44,632,420 of them took
-two cores 24.7 s, start included (`docs/measured.md`)."""
+START_S = 1.5
+"""Until processes have started."""
+CORE_US = 0.9
+"""Of one core, for a spilled row as for a missing result: 5,510,890 and 8,879,981 of them took two
+cores 8.0 s, start included (`docs/measured.md`)."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def look_ahead(
 ) -> CleanupAhead:
     """See what a cleanup has before it.
 
-    `cores`: that Spark will have (`cores_of`); `streams`: the query's, where an outer join has lost
+    `cores`: that cleanup may use (`cores_of`); `streams`: the query's, where an outer join has lost
     input: without them that is refused; `tell` hears of what takes long.
 
     Raises `NothingYet`, `CleanupRefused` (not sealed, tables behind, no `streams` where they are
@@ -97,6 +98,7 @@ def look_ahead(
         source = SpillSource(place, index, spec, voided=work.voided, doubtful=doubtful)
         add = results_to_add(source, left)
     share = len(left) / len(ranges) if ranges else 0.0
+    spilled_bytes = sum(file.bytes for file in files)
     return CleanupAhead(
         session=session,
         cleaned=work.cleaned is not None,
@@ -107,16 +109,20 @@ def look_ahead(
         generations=sealed.generations,
         files=len(files),
         spilled_rows=sealed.spilled_rows,
-        spilled_bytes=sum(file.bytes for file in files),
+        spilled_bytes=spilled_bytes,
         rows_in_kafka=again,
         missing=None if add is None else add.missing,
-        seconds=_seconds(share * sealed.spilled_rows, None if add is None else sum(add), cores),
+        seconds=_seconds(
+            share * sealed.spilled_rows,
+            None if add is None else sum(add),
+            None if cores is None else processes_for(spilled_bytes, cores),
+        ),
         unmatched=add.unmatched if add is not None and outer else None,
     )
 
 
 def cores_of(master: str) -> int | None:
-    """The cores that Spark has with this `spark.master`; None: those of a cluster."""
+    """The cores that cleanup has with this `spark.master`; None: those of a cluster."""
     found = re.fullmatch(r"local\[(\d+|\*)(?:,.*)?\]|local-cluster\[(\d+),(\d+),.*\]", master)
     if found is None:
         return None
@@ -126,13 +132,14 @@ def cores_of(master: str) -> int | None:
     return own_cores() if threads == "*" else int(threads)
 
 
-def _seconds(rows: float, results: int | None, cores: int | None) -> float | None:
+def _seconds(rows: float, results: int | None, processes: int | None) -> float | None:
     """About how long so many spilled rows and results to add take."""
-    if results is None or cores is None:
+    if results is None or processes is None:
         return None
     if not rows and not results:
         return 0.0
-    return round(START_S + (rows + results) * CORE_US / 1e6 / cores, 1)
+    start = START_S if processes > 1 else 0.0
+    return round(start + (rows + results) * CORE_US / 1e6 / processes, 1)
 
 
 def ahead_lines(ahead: CleanupAhead) -> list[tuple[str, str]]:

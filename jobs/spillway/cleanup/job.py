@@ -147,7 +147,7 @@ def run_cleanup(
         lease = Lease.take(warehouse, session)
         if again is not None and source is not None:
             commit_deferred(start_spark, warehouse, spec, work, source, again, tell)
-        spilled = sum(file.bytes for file in work.files)
+        spilled = sum(spilled_now(warehouse, session).values())
         mine = workers(spilled) if workers else ClusterWorkers(start_spark(), session)
         run = _Run(
             mine,

@@ -32,7 +32,7 @@ TASKS_PER_CORE = 6
 """So that one long task does not leave the other cores idle for long."""
 
 TASK_BYTES = 2 * 2**20
-"""Smaller shares of the spilled rows are not worth a Spark task."""
+"""Smaller shares of the spilled rows are not worth a task."""
 
 
 class CleanupRefused(Exception):

@@ -56,8 +56,9 @@ class ProgressLines:
         self._told_s = -LINES_EVERY_S
 
     def starting(self, what: str) -> None:
-        """Something is started that takes seconds."""
-        print(f"cleanup {self._session}: starting {what}", file=sys.stderr, flush=True)
+        """Something is started that takes seconds; empty: nothing."""
+        if what:
+            print(f"cleanup {self._session}: starting {what}", file=sys.stderr, flush=True)
 
     def show(self, progress: CleanupProgress) -> None:
         """Take over what the job reports."""
@@ -92,8 +93,9 @@ class ProgressBar:
         self._task = self._bars.add_task(self._name, total=None, rows=0, rate=0.0)
 
     def starting(self, what: str) -> None:
-        """Show it: there is work to do, and something is started first."""
-        self._bars.update(self._task, description=f"{self._name}: starting {what}")
+        """Show it: there is work to do, and something is started first (empty: nothing)."""
+        starts = f": starting {what}" if what else ""
+        self._bars.update(self._task, description=f"{self._name}{starts}")
         self._bars.start()
         self._started = True
 

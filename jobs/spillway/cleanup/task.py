@@ -1,4 +1,4 @@
-"""What runs in Spark's Python workers. Numpy and pyarrow only: no Spark, no deltalake.
+"""What runs in workers (`spillway.cleanup.workers`). Numpy and pyarrow only, no deltalake.
 
 A task surveys one spill file, or writes the missing results of some ranges into files under
 fresh names. Nothing that it writes counts before the driver commits it, so a task may run

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Protocol
 
-from spillway.stream.process import keep_freed_memory
-from spillway.worker_processes import worker_processes
+from spillway.worker_processes import WorkerProcesses, keep_freed_memory
 from spillway_schemas.exits import FAILED
 
-PROCESS_BYTES = 16 * 2**20
-"""For fewer spilled bytes another process is not worth its start."""
+PROCESS_BYTES = 4 * 2**20
+"""For fewer spilled bytes another process is not worth its start, about a second of a core."""
+
+
+def processes_for(spilled_bytes: int, cores: int) -> int:
+    """How many processes so much asks for; 1: the command itself."""
+    return max(1, min(cores, spilled_bytes // PROCESS_BYTES))
 
 
 class CleanupProcessDied(Exception):
@@ -74,11 +77,10 @@ class HostWorkers:
     """Processes of this host; where few bytes are spilled, this process alone."""
 
     def __init__(self, cores: int, spilled_bytes: int) -> None:
-        self.cores = max(1, min(cores, spilled_bytes // PROCESS_BYTES))
-        self._pool: ProcessPoolExecutor | None = None
+        self.cores = processes_for(spilled_bytes, cores)
+        self._pool: WorkerProcesses | None = None
         if self.cores > 1:
-            module = "spillway.cleanup.task"
-            self._pool = worker_processes(self.cores, module, keep_freed_memory)
+            self._pool = WorkerProcesses(self.cores, "spillway.cleanup.task", keep_freed_memory)
 
     def run(
         self, name: str, tasks: Sequence[Any], parts: int, work: Callable[[Any], Any]
@@ -93,16 +95,16 @@ class HostWorkers:
             return [found for future in running for found in future.result()]
         except BrokenProcessPool as error:
             raise CleanupProcessDied(
-                f"a process of the cleanup was ended from outside ({name}), by the system for want "
-                "of memory perhaps: it takes about 0.7 GiB for each core. What is committed stays: "
+                f"a process of the cleanup has ended ({name}: {error}), by the system for want of "
+                "memory perhaps: it takes about 0.7 GiB for each core. What is committed stays: "
                 "run the same command again, with fewer cores (spark.master = 'local[1]') if need "
                 "be"
             ) from error
 
     def cancel(self) -> None:
-        """What runs ends by itself."""
+        """End what runs, too: what it has written is nobody's."""
         if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool.end()
 
     def close(self) -> None:
         """End the processes."""

@@ -52,7 +52,7 @@ def cleanup(
 
         def host_workers(spilled_bytes: int) -> HostWorkers:
             made = HostWorkers(cores_of(master) or 1, spilled_bytes)
-            progress.starting("1 process" if made.cores == 1 else f"{made.cores} processes")
+            progress.starting(f"{made.cores} processes" if made.cores > 1 else "")
             return made
 
         cleaned = run_cleanup(

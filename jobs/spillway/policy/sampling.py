@@ -14,8 +14,8 @@ from spillway.policy.view import F64, I64, Bool, occupancy, output_rate
 from spillway_schemas.journal import EpochFacts
 
 FULL = 0.95
-"""Spark shares an epoch's limit out between topic partitions and rounds down; what is over this
-part of it was cut off by it."""
+"""What is over this part of the limit was cut off by it. (In old entries Spark shared it out
+between topic partitions, and rounded down.)"""
 
 
 def was_cut_off(limit_rows: int, rows: int) -> bool:

@@ -146,7 +146,7 @@ class RegistryClient:
     ) -> dict[str, Any]:
         """The answer to a GET, or to a POST of `body`. Raises as `schema` does.
 
-        `final`: statuses after which it is not asked again.
+        `final`: statuses after which none is asked again, when all have answered so.
         """
         if not self.urls:
             raise RegistryRefuses(
@@ -156,16 +156,15 @@ class RegistryClient:
         until = self._clock() + self._wait_s
         tries = 0
         while True:
+            errors: list[RegistryUnavailable] = []
             for url in self.urls:
                 try:
                     return self._once(url, path, body)
                 except RegistryUnavailable as error:
-                    if error.status in final:
-                        raise
-                    last = error
+                    errors.append(error)
             left = until - self._clock()
-            if left <= 0:
-                raise last
+            if left <= 0 or all(each.status in final for each in errors):
+                raise errors[-1]
             self._sleep(min(left, WAITS_S[min(tries, len(WAITS_S) - 1)]))
             tries += 1
 
@@ -286,10 +285,13 @@ class RegistryClient:
             trouble = error
         try:
             return _compiled(text, tuple(references.items()))
-        except FormatError:
+        except FormatError as error:
             # A verdict only where the registry has said all that it can.
-            if trouble is not None:
-                raise trouble from None
+            if isinstance(trouble, RegistryUnavailable):
+                raise RegistryUnavailable(
+                    f"{trouble}, and the text of the schema is not read here ({self._told(error)})",
+                    trouble.status,
+                ) from None
             return text
         except (ImportError, OSError, NoCompiler) as error:
             raise RegistryRefuses(

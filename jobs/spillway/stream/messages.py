@@ -1,6 +1,6 @@
 """Messages of Kafka, read in Python workers and not by Spark's source.
 
-Spark's source plans an epoch: where it begins and ends. Reading through it costs more than decoding
+Spark's source says how far Kafka goes. Reading through it costs more than decoding
 and joining together: a Java object for each record, a row of Spark's, and a batch of Arrow that
 crosses to the worker. Here a worker reads its ranges itself (`spillway.kafka.reading`).
 """

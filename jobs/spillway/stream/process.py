@@ -9,19 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from spillway.worker_processes import keep_freed_memory
+
 FREEZES = 3
 """Some modules are loaded by the first task that needs them, so once is not enough."""
 
 _freezes = 0
-
-
-def keep_freed_memory() -> None:
-    """Have glibc keep what is freed, up to twice the largest block that was mapped and freed.
-
-    Without it the vectors of each piece of values are given back to the system, and their pages
-    made anew for the next: half of the time of decoding.
-    """
-    np.empty(16 << 20, np.uint8)
 
 
 def freeze() -> None:

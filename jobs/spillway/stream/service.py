@@ -30,14 +30,15 @@ from spillway.kafka.client import (
     LOOK_ANSWER_S,
     LOOK_CONNECT_S,
     KafkaUnavailable,
+    TopicProblem,
     cluster,
     listens,
 )
 from spillway.places import var_folder
-from spillway.policy.intake import rows_per_epoch
+from spillway.policy.intake import LEAST_ROWS, rows_per_epoch
 from spillway.protocol.deferral import not_deferrable
 from spillway.protocol.limit import intake_held
-from spillway.protocol.offsets import rows_between, towards
+from spillway.protocol.offsets import padded, rows_between, towards
 from spillway.protocol.plan import waits
 from spillway.protocol.seal import no_further
 from spillway.protocol.state import JournalState
@@ -103,10 +104,8 @@ class Stream:
         self.watcher = watcher
         self._last: Epoch | None = None
         self._came: list[SlotTotals] = []
-        """The slots of the last epoch that brought rows. One without says nothing of how many there
-        are for each that is read."""
-        self._end_of_parts: Offsets | None = None
-        """Where the last batch ends that took several epochs."""
+        """The slots of the last epoch that says how many rows there are in state for each that is
+        read, and which slots they come to: one of a few rows does not."""
         self._told_away = False
         """Whether it was said that the calendar's seal waits for Kafka."""
         self._held = ""
@@ -232,6 +231,8 @@ class Stream:
         self.driver.use(job)
         self._look_at_the_day_before()
         self._tell_sealed(state)
+        # Until rows come: what a row takes is known, and not yet which slots rows come to.
+        self._came = [each.model_copy(update={"rows_in": {}}) for each in state.totals]
         self.watcher.on_start(state)
         self._tell_never_closes()
         why = not_deferrable(state.genesis)
@@ -294,15 +295,12 @@ class Stream:
             end = reached
         start = self.driver.state.end
         to = towards(start, end, most)
-        if to != end:
-            self._end_of_parts = end
-        # A part of a batch is as large as it might be, the last one too: they are of one size.
-        is_part = self._end_of_parts == end
         self.driver.epoch(
             to,
             commands,
             next_session,
-            limit_rows=rows_between(start, to) if is_part else most,
+            # The epochs of a batch are of one size: all but the last leave rows in Kafka.
+            limit_rows=most if to == end else rows_between(start, to),
             commands_n=self.commands.read_n,
         )
         if self.driver.state.session.date != date:
@@ -320,7 +318,7 @@ class Stream:
 
     def _journaled(self, entry: Epoch) -> None:
         self._last = entry
-        if any(sum(slot.rows_in.values()) for slot in entry.slots):
+        if sum(sum(slot.rows_in.values()) for slot in entry.slots) >= LEAST_ROWS:
             self._came = entry.slots
         self.watcher.on_epoch(entry)
 
@@ -382,7 +380,8 @@ class Stream:
                 away_since = None
             if query.left_rows and self.driver.state.seal is None:
                 query.stop()
-                query.start(self.driver.state.end)
+                self._start_again(query)
+                continue
             if time.monotonic() - looked >= min(self.settings.stream.trigger_s, 1.0):
                 looked = time.monotonic()
                 self._idle_epoch()
@@ -390,8 +389,28 @@ class Stream:
                     query.stop()
                     if query.failure is None and not self._is_over():
                         self._accept_losses()
-                        query.start(self.driver.state.end)
+                        self._start_again(query)
             time.sleep(POLL_S)
+
+    def _start_again(self, query: SupervisedQuery) -> None:
+        """Start the query once it was stopped: unless an epoch has failed meanwhile, which is to be
+        told first, or was the last one."""
+        if not query.has_failed_epoch and not self._is_over():
+            self._start(query)
+
+    def _start(self, query: SupervisedQuery) -> None:
+        """Start the query where the journal ends. A topic may have got a partition since the last
+        start, and Spark wants to know where each begins."""
+        end, kafka = self.driver.state.end, self.settings.kafka
+        if listens(kafka.bootstrap_servers, LOOK_CONNECT_S):
+            # What is wrong with a topic is told by the query, which asks for it, too.
+            with (
+                suppress(KafkaUnavailable, TopicProblem),
+                cluster(kafka.bootstrap_servers, kafka.options, LOOK_ANSWER_S) as view,
+            ):
+                like = {each.name: [0] * each.partitions for each in view.topics(list(end))}
+                end = padded(end, like)
+        query.start(end)
 
     def _accept_losses(self) -> bool:
         """Go on behind rows that somebody has accepted as lost; whether there were any.
@@ -419,7 +438,7 @@ class Stream:
                 self.watcher.on_trouble(held)
         elif self._held or query.has_refused:
             query.stop()
-            query.start(self.driver.state.end)
+            self._start_again(query)
             self._misses_topic = False  # a look in the next hold is not the second in a row
         self._held = held
         return bool(held)
@@ -465,7 +484,7 @@ class Stream:
         if isinstance(failure, Ended | StorageError):
             raise failure
         if self._accept_losses():
-            self.supervised.start(self.driver.state.end)
+            self._start(self.supervised)
             return time.monotonic()
         if gone := deleted(failure, self.settings.kafka, self.driver.state.topics):
             raise gone from failure
@@ -477,5 +496,5 @@ class Stream:
         self.watcher.on_trouble("Kafka does not answer; trying again")
         self.watcher.stop.wait(min(5.0, 1.0 + (now - since) / 4))
         self._last = None
-        self.supervised.start(self.driver.state.end)
+        self._start(self.supervised)
         return since

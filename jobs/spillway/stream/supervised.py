@@ -144,27 +144,28 @@ class SupervisedQuery:
     def _on_batch(self, _: Any, batch: int) -> None:
         """Spark's thread: a batch in one epoch or several, whose tasks read its rows themselves."""
         began = time.monotonic()
-        while not self._is_over(batch):
+        try:
+            end = batch_end(self.checkpoint, batch)
+        except BaseException as error:
+            self._failure = error
+            raise
+        while not self._next_epoch(end):
             pass
         self._pace(began)
 
-    def _is_over(self, batch: int) -> bool:
-        """Run the next epoch of a batch; whether no other is to follow."""
-        while not self._lock.acquire(timeout=POLL_S):
-            if self._stopping:
-                return True
-        try:
+    def _next_epoch(self, end: Offsets) -> bool:
+        """Run the next epoch of a batch, unless there is to be none; whether no other follows."""
+        with self._lock:
             if self._stopping or self._hooks.is_done():
                 return True
             if self._hooks.is_held():
                 self._refused = True
                 return True
-            return self._hooks.epoch(batch_end(self.checkpoint, batch))
-        except BaseException as error:
-            self._failure = error
-            raise
-        finally:
-            self._lock.release()
+            try:
+                return self._hooks.epoch(end)
+            except BaseException as error:
+                self._failure = error
+                raise
 
     def _pace(self, began: float) -> None:
         """Wait for the trigger's time: all that there was is read."""

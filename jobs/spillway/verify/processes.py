@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from spillway.verify.sums import SumPlan
 from spillway.verify.tasks import ProofSource, ProofTasks
-from spillway.worker_processes import worker_processes
+from spillway.worker_processes import WorkerProcesses
 from spillway_schemas.exits import FAILED
 
 _T = TypeVar("_T")
@@ -40,7 +40,7 @@ class ProofProcesses:
         if processes == 1:
             self._own = ProofTasks(plan, source)
             return
-        self._pool = worker_processes(processes, ProofTasks.__module__, _begin, plan, source)
+        self._pool = WorkerProcesses(processes, ProofTasks.__module__, _begin, plan, source)
 
     def each(self, task: Callable[[ProofTasks, _A], _T], given: Iterable[_A]) -> Iterator[_T]:
         """What a task makes of each argument, as they are done. Raises what a task raises."""

@@ -20,10 +20,10 @@ from spillway.decode.chunks import Chunk, chunks_of
 from spillway.kafka.reading import TopicRange
 from spillway.storage import Folder
 from spillway.stream.messages import MessageSource, read_messages
-from spillway.stream.process import keep_freed_memory
 from spillway.verify.sums import Counted, JudgedBucket, Spool, Summing, SumPlan, judged_bucket
 from spillway.verify.weights import U64, Column
 from spillway.verify.workers import decoded, decoded_schema
+from spillway.worker_processes import keep_freed_memory
 from spillway_schemas.exits import FAILED
 
 PIECE_ROWS = 65_536

@@ -14,10 +14,10 @@ from spillway.decode import StreamPlan, decode
 from spillway.decode.chunks import Chunk
 from spillway.decode.lateness import judged as judged_in_time
 from spillway.stream.messages import MessageSource
-from spillway.stream.process import keep_freed_memory
 from spillway.verify.arithmetic import I64, Mask, Verdicts, judge_folded
 from spillway.verify.sweep import TimedRows, swept_without
 from spillway.verify.verdicts import FEW_KEYS, TOTALS, JudgedKeys
+from spillway.worker_processes import keep_freed_memory
 from spillway_schemas.journal import Offsets
 from spillway_schemas.windows import Judging, Span
 
