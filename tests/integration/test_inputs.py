@@ -177,7 +177,7 @@ def test_a_broker_that_goes_away(tmp_path: Path, spark_env: dict[str, str], jars
             assert figure(figures, "spillway_kafka_up") == 0
             assert not [name for name, _ in figures if name.startswith("spillway_lag")]
             kafka_broker.start(folder, port, controller_port=controller)
-            day.produce(messages(2, 3_000, keys=100))
+            day.produce(messages(2, 3_000, keys=500))
             day.ok("seal", "--session", FIRST)
             wait_for(lambda: f"sealed {FIRST}" in log(day), 150, "the session is sealed")
             wait_for(lambda: figure(scrape(listen), "spillway_kafka_up") == 1, 60, "Kafka is seen")

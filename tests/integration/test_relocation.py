@@ -167,7 +167,6 @@ def slots_agree(day: Day) -> None:
     assert known > 0
 
 
-@pytest.mark.soak  # in `make test` a policy moves groups in `test_relocation_kills`
 def test_a_policy_evens_out_what_is_uneven(day: Day) -> None:
     """Six of eight groups at one slot: lazy-disk moves some of them back, and then is content."""
 
