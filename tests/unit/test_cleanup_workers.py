@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 from unittest.mock import MagicMock
 
-import psutil
 import pytest
 
 from spillway.cleanup import workers as module
@@ -23,8 +20,7 @@ from spillway.cleanup.workers import (
     HostWorkers,
 )
 from tests.integration.spilled_day import DAY, SPEC, brute_force, make_day, random_rows, results_of
-
-ROOT = Path(__file__).parents[2]
+from tests.killed import assert_ends_with_its_own
 
 
 def pid_of(_: object) -> int:
@@ -107,17 +103,7 @@ def test_no_process_outlives_a_cleanup_that_is_killed() -> None:
         "print(*HostWorkers(2, 10**9).run('one', [0], 1, pid_of), flush=True)\n"
         "time.sleep(60)\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT
-    ) as process:
-        assert process.stdout is not None
-        worker = int(process.stdout.readline())
-        assert psutil.pid_exists(worker)
-        process.kill()
-    until = time.monotonic() + 20
-    while psutil.pid_exists(worker) and psutil.Process(worker).status() != "zombie":
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    assert_ends_with_its_own(program)
 
 
 @pytest.mark.server

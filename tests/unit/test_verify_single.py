@@ -5,15 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -32,8 +28,8 @@ from spillway.verify.tasks import ProofSource, ProofTasks, ResultFiles, ResultsD
 from spillway.verify.workers import TopicRanges
 from spillway_schemas.query import query_of
 from spillway_schemas.tomlfile import parse_toml
+from tests.killed import assert_ends_with_its_own
 
-ROOT = Path(__file__).resolve().parents[2]
 QUERY = query_of(
     parse_toml(
         """
@@ -271,17 +267,7 @@ def test_a_process_that_dies_is_told_and_none_outlives_the_proof(tmp_path: Path)
         "print(*pool.each(pid_of, [0]), flush=True)\n"
         "time.sleep(60)\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=ROOT
-    ) as process:
-        assert process.stdout is not None
-        worker = int(process.stdout.readline())
-        assert psutil.pid_exists(worker)
-        process.kill()
-    until = time.monotonic() + 20
-    while psutil.pid_exists(worker) and psutil.Process(worker).status() != "zombie":
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    assert_ends_with_its_own(program, str(tmp_path))
     place = folder(str(tmp_path))
     source = ProofSource(MessageSource("h:1", {}), place, place, tmp_path)
     processes = ProofProcesses(SumPlan(tuple(PLANS), SALT, 2), source, 2)

@@ -25,7 +25,7 @@ from spillway_schemas.setting_fields import own_cores
 START_S = 1.5
 """Until processes have started."""
 CORE_US = 0.9
-"""Of one core, for a spilled row as for a missing result: 5,510,890 and 8,879,981 of them took two
+"""Of one core, for a spilled row as for a missing result: 5,522,141 and 8,879,981 of them took two
 cores 8.0 s, start included (`docs/measured.md`)."""
 
 

@@ -16,8 +16,8 @@ Failure paths:
 * *Two cleanups at once*: the one that began last holds the lease (`spillway.cleanup.lease`); the
   other stops computing and waits for it. Exactness does not rest on that: a commit of n happens
   once, and one that comes too late sees that, reads how far the other is and skips what is done.
-* *A commit's outcome is unknown, a file is damaged, a worker dies*: the error goes up, nothing more
-  is begun. Start it again once the cause is mended.
+* *A commit's outcome is unknown, a file is damaged, a worker dies*: the error goes up, what runs is
+  ended. Start it again once the cause is mended.
 
 Known limitation: results of a range are computed whole before they are committed; a range whose
 results outgrow the disk cannot be finished.
