@@ -14,6 +14,7 @@ Kinds:
 | `reset` | the connection is reset before the request is done |
 | `lost` | the request is done, and then the connection is reset |
 | `late` | the connection is reset, and the request is done `seconds` later |
+| `held` | the connection is reset, and the request is done when `arrive` is called |
 | `stuck` | the request is not done, and no answer comes for `seconds`; then `error` |
 | `tardy` | `seconds` pass before the request is done and answered |
 | `slow` | the request is done, and its answer comes `seconds` later |
@@ -100,6 +101,10 @@ class StoreServer:
         """Let these faults happen from now on, and no others."""
         self._call("faults", json.dumps(faults).encode())
 
+    def arrive(self) -> None:
+        """Do the requests that are `held`."""
+        self._call("arrive")
+
     def hits(self) -> int:
         """How often a fault has happened since `fail`."""
         return int(self._call("hits"))
@@ -149,6 +154,7 @@ class _Faulty:
         self._faults: list[dict[str, Any]] = []
         self._hits = 0
         self._requests: list[str] = []
+        self._held: list[dict[str, Any]] = []
         self._lock = threading.Lock()
 
     def __call__(self, environ: dict[str, Any], start: Any) -> Any:
@@ -170,6 +176,10 @@ class _Faulty:
                 return b""
             if what == "hits":
                 return str(self._hits).encode()
+            if what == "arrive":
+                while self._held:
+                    self._done(self._held.pop(0))
+                return b""
             found, self._requests = self._requests, []
             return json.dumps(found).encode()
 
@@ -208,6 +218,10 @@ class _Faulty:
                 return _reset(environ)
             case "late":
                 threading.Timer(fault["seconds"], self._done, [dict(environ)]).start()
+                return _reset(environ)
+            case "held":
+                with self._lock:
+                    self._held.append(dict(environ))
                 return _reset(environ)
             case "listing":
                 begin = f"\\1={urllib.parse.quote(fault['start'], safe='')}"
