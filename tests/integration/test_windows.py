@@ -38,6 +38,7 @@ def day(
     made.clean()
 
 
+@pytest.mark.soak
 def test_three_days_without_a_pause(day: WindowedDay) -> None:
     """Windows reach over midnight, twice, under kills. Groups spill, state is lost and made again,
     rows are late: each day is proved, and no result is lost, or in two of them."""
