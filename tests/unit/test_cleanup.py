@@ -24,6 +24,7 @@ from spillway.engine.spill.cleanup import (
     load,
     windows,
 )
+from spillway.engine.spill.crossing import InputGenerations
 from spillway.engine.spill.spillfile import RowGroups, SpillDamaged, SpillFile, survey, write_spill
 from spillway.storage import folder
 from spillway_schemas.journal import Prefix
@@ -87,7 +88,7 @@ def test_only_rows_that_can_give_something_are_joined(tmp_path):
     source = spilled(tmp_path, {3: ([1, 2, 3], [1, 2]), 5: ([1, 3], [1])})
     assert count(source) == 2 * 2 - 1 - 1
     found = cleanup.generations(source, load(source, 0, 2**64))
-    assert [rows.table.num_rows for rows, _ in found.inputs] == [2, 2]
+    assert [rows.table.num_rows for rows, _ in found] == [2, 2]
 
 
 def test_generations_are_told_apart_by_hash_not_by_epoch(tmp_path):
@@ -95,7 +96,7 @@ def test_generations_are_told_apart_by_hash_not_by_epoch(tmp_path):
     source = spilled(tmp_path, {e: ([e // 2], [e // 2]) for e in range(100)})
     parts = load(source, 0, 2**64)
     assert len({part.epoch for part in parts}) == 100
-    assert cleanup.generations(source, parts).levels == 1
+    assert {g for _, of_row in cleanup.generations(source, parts) for g in of_row} == {0, 1}
     assert count(source) == 50 * 2
 
 
@@ -172,7 +173,7 @@ def test_rows_between_two_hashes_are_one_stretch():
         (2**63, 2**64, 5, 7),
         (6, 9, 4, 4),
     ):
-        found, numbers = cleanup._between(held, of_row, lo, hi)
+        found, numbers = cleanup._between(InputGenerations(held, of_row), lo, hi)
         assert found.key_hash.tolist() == hashes[first:stop]
         assert numbers.tolist() == list(range(first, stop))
         assert found.table["offset"].to_pylist() == list(range(first, stop))
@@ -261,27 +262,6 @@ def test_reads_grow_with_the_input_not_with_the_generations(tmp_path, monkeypatc
         )
         assert count(source, [Prefix(4, v) for v in range(16)]) == 0
         assert sum(read) == 800
-
-
-def test_a_row_is_joined_as_often_as_the_generations_have_bits(tmp_path, monkeypatch):
-    joined = []
-    real = cleanup.join_batches
-
-    def counting(join, old, new, **more):
-        joined.append(
-            sum(len(run.key_hash) for side in (old, new) for runs in side for run in runs)
-        )
-        return real(join, old, new, **more)
-
-    monkeypatch.setattr(cleanup, "join_batches", counting)
-    for generations in (2, 3, 64, 65):
-        joined.clear()
-        # One hash has all the generations, the others two each.
-        hot = {e: [5, 6 + e // 2] for e in range(generations)}
-        source = spilled(tmp_path / str(generations), {e: (h, h) for e, h in hot.items()})
-        assert count(source) == generations * (generations - 1) + 2 * (generations // 2)
-        assert len(joined) == (generations - 1).bit_length()
-        assert max(joined) <= 4 * generations
 
 
 def test_results_have_the_hashes_of_their_rows(tmp_path):
@@ -533,21 +513,17 @@ def test_one_file_is_open_at_a_time(tmp_path, monkeypatch):
 def test_productive_against_one_hash_at_a_time(rows, inputs):
     rows = sorted((epoch, hash_, i % inputs) for epoch, hash_, i in rows)
     columns = np.array(rows, dtype=np.int64).reshape(-1, 3).T
-    hashes, found = cleanup.productive(
-        columns[1].astype(np.uint64), columns[0], columns[2], range(inputs)
-    )
-    wanted = []
+    hashes = columns[1].astype(np.uint64)
+    found = cleanup.productive(hashes, columns[0], columns[2], range(inputs))
     expected = [([], []) for _ in range(inputs)]
     for hash_ in sorted({h for _, h, _ in rows}):
         mine = [(n, epoch, i) for n, (epoch, h, i) in enumerate(rows) if h == hash_]
         epochs = sorted({epoch for _, epoch, _ in mine})
         if len(epochs) < 2 or {i for *_, i in mine} != set(range(inputs)):
             continue
-        wanted.append(hash_)
         for n, epoch, i in mine:
             expected[i][0].append(n)
             expected[i][1].append(epochs.index(epoch))
-    assert hashes.tolist() == wanted
     assert [(at.tolist(), of.tolist()) for at, of in found] == expected
 
 
@@ -598,8 +574,7 @@ def test_a_row_group_that_several_pieces_share_is_read_once(tmp_path, monkeypatc
 def test_generations_of_a_hash_are_in_the_order_of_their_epochs(tmp_path):
     source = spilled(tmp_path, {5: ([1, 2], [2, 3, 7]), 3: ([2, 3, 7, 7], [1]), 9: ([3], [3, 7])})
     found = cleanup.generations(source, load(source, 0, 2**64))
-    assert (found.hashes.tolist(), found.levels) == ([1, 2, 3, 7], 2)
-    (one, of_one), (other, of_other) = found.inputs
+    (one, of_one), (other, of_other) = found
     assert one.key_hash.tolist() == [1, 2, 2, 3, 3, 7, 7]
     assert of_one.tolist() == [1, 0, 1, 0, 2, 0, 0]
     assert other.key_hash.tolist() == [1, 2, 3, 3, 7, 7]

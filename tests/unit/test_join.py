@@ -11,20 +11,22 @@ import pyarrow as pa
 import pytest
 
 from spillway.engine.groups import I64, U64
+from spillway.engine.join.batches import (
+    Gathered,
+    Joined,
+    ResultBatches,
+    _row_bytes,
+    groups_of_keys,
+    most_results,
+)
 from spillway.engine.join.boxes import Boxes
 from spillway.engine.join.kernel import (
-    Joined,
     Rows,
     _gather,
-    _Gathered,
-    _groups_of_keys,
-    _Making,
-    _result_bytes,
-    _row_bytes,
     expand,
     join_batches,
 )
-from spillway.engine.join.probe import MatchCandidates, Spans
+from spillway.engine.join.probe import Spans
 from spillway.engine.join.spec import InputSpec, JoinSpec
 
 KEYS = pa.schema(
@@ -53,25 +55,25 @@ def boxes(*sizes: tuple[int, int]) -> Boxes:
 def test_whole_keys_share_a_batch_and_a_hot_one_stands_alone() -> None:
     # By key: 7 and 3 fill a batch of 10 to the last result, 11 is more than one may have.
     sizes = [(0, 4), (0, 3), (1, 3), (2, 1), (2, 10), (3, 10), (4, 1), (5, 9), (6, 1)]
-    assert list(_groups_of_keys(boxes(*sizes), 10)) == [
+    assert list(groups_of_keys(boxes(*sizes), 10)) == [
         (0, 3, False),
         (3, 5, True),
         (5, 6, False),
         (6, 8, False),
         (8, 9, False),
     ]
-    assert list(_groups_of_keys(boxes((0, 10), (1, 1)), 10)) == [(0, 1, False), (1, 2, False)]
-    assert list(_groups_of_keys(boxes((1, 2), (1, 3), (4, 6)), 5)) == [(0, 2, False), (2, 3, True)]
-    assert list(_groups_of_keys(boxes(), 10)) == []
+    assert list(groups_of_keys(boxes((0, 10), (1, 1)), 10)) == [(0, 1, False), (1, 2, False)]
+    assert list(groups_of_keys(boxes((1, 2), (1, 3), (4, 6)), 5)) == [(0, 2, False), (2, 3, True)]
+    assert list(groups_of_keys(boxes(), 10)) == []
     # All results together may be more than an int64 counts.
     most = [(0, 2**62), (1, 2**62), (2, 2**62), (3, 5)]
     hot = [(i, i + 1, True) for i in range(3)]
-    assert list(_groups_of_keys(boxes(*most), 10)) == [*hot, (3, 4, False)]
+    assert list(groups_of_keys(boxes(*most), 10)) == [*hot, (3, 4, False)]
 
 
-def gathered(table: pa.Table) -> _Gathered:
+def gathered(table: pa.Table) -> Gathered:
     number = np.zeros(table.num_rows, np.int64)
-    return _Gathered(table, None, np.zeros(1, np.int64), number, None)
+    return Gathered(table, None, np.zeros(1, np.int64), number, None)
 
 
 def cut(widths: list[int], batch_bytes: int) -> list[tuple[int, int]]:
@@ -81,8 +83,7 @@ def cut(widths: list[int], batch_bytes: int) -> list[tuple[int, int]]:
         gathered(pa.table({"y": ["." * (width - 8 - 4) for width in widths]})),
     ]
     picks: list[I64] = [np.zeros(len(widths), np.int64), np.arange(len(widths))]
-    nothing = MatchCandidates(np.zeros(0, np.uint64), [])
-    return list(_Making(SPEC, [], nothing, batch_bytes, 0)._cut_by_bytes(sides, picks))
+    return list(ResultBatches(SPEC, batch_bytes)._cut_by_bytes(sides, picks))
 
 
 @pytest.mark.parametrize(
@@ -104,9 +105,7 @@ def test_wide_rows_are_cut_into_more_batches(
 
 def test_no_results_are_no_batch() -> None:
     sides = [gathered(pa.table({"x": [1]})), gathered(pa.table({"y": ["."]}))]
-    nothing = MatchCandidates(np.zeros(0, np.uint64), [])
-    making = _Making(SPEC, [], nothing, 1, 0)
-    assert list(making._cut_by_bytes(sides, [np.zeros(0, np.int64)] * 2)) == []
+    assert list(ResultBatches(SPEC, 1)._cut_by_bytes(sides, [np.zeros(0, np.int64)] * 2)) == []
 
 
 def test_bytes_of_rows_are_those_of_their_values() -> None:
@@ -123,12 +122,12 @@ def test_bytes_of_rows_are_those_of_their_values() -> None:
 
 
 def test_bytes_of_a_result_are_those_of_an_average_row_of_each_input() -> None:
-    def run(*values: int) -> Rows:
-        hashes = np.zeros(len(values), np.uint64)
-        return Rows(hashes, pa.table({"x": pa.array(values, pa.int64())}))
+    def table(*values: int) -> pa.Table:
+        return pa.table({"x": pa.array(values, pa.int64())})
 
-    assert _result_bytes([[run(1, 2, 3), run(4)], [run(5)]]) == 1 + 8 + 8
-    assert _result_bytes([[run()], []]) == 1
+    assert most_results(170, [[table(1, 2, 3), table(4)], [table(5)]]) == 170 // (1 + 8 + 8)
+    assert most_results(170, [[table()], []]) == 170
+    assert most_results(1, [[table(1)]]) == 1
 
 
 def test_spans_become_rows() -> None:
@@ -224,7 +223,7 @@ def test_an_old_row_may_be_asked_for_as_well(
 ) -> None:
     """Hash 1 has new rows only, hash 3 no row of the other input, hash 9 old ones only."""
 
-    def watched(runs: Sequence[Rows], spans: Sequence[Spans], counts: I64) -> _Gathered:
+    def watched(runs: Sequence[Rows], spans: Sequence[Spans], counts: I64) -> Gathered:
         found = _gather(runs, spans, counts)
         assert found.table.num_rows == counts.sum(), "no more rows than a batch needs"
         return found

@@ -45,7 +45,7 @@ from spillway.cleanup.plan import (
 from spillway.cleanup.task import CleanTask, RangeDone, SurveyTask, run_clean, run_survey
 from spillway.cleanup.work import WAIT_S, CleanupWork, cleaned_event, spilled_now, work_of
 from spillway.cleanup.workers import CleanupWorkers, ClusterWorkers
-from spillway.engine.join.kernel import BATCH_BYTES
+from spillway.engine.join.batches import BATCH_BYTES
 from spillway.engine.join.results import result_schema
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.cleanup import PIECE_BYTES, SpillIndex

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from spillway.engine.join.kernel import BATCH_BYTES, Joined
+from spillway.engine.join.batches import BATCH_BYTES, Joined
 from spillway.engine.join.results import complete, file_schema
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.cleanup import PIECE_BYTES, SpillIndex, SpillSource, clean_ranges

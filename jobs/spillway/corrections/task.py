@@ -20,7 +20,8 @@ from spillway.corrections.rows import decoded
 from spillway.decode import StreamPlan
 from spillway.engine.groups import U64, GroupMap
 from spillway.engine.intake import PIECE_BYTES, take_in
-from spillway.engine.join.kernel import BATCH_BYTES, join_batches
+from spillway.engine.join.batches import BATCH_BYTES
+from spillway.engine.join.kernel import join_batches
 from spillway.engine.join.results import complete, file_schema
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.wire.blocks import Block, Coordinates, decode_rows, from_batch, route

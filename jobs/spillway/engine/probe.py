@@ -24,8 +24,9 @@ import numpy as np
 import pyarrow as pa
 
 from spillway.engine.intake import NOT_GIVEN, Intake, take_in
+from spillway.engine.join.batches import Joined
 from spillway.engine.join.hashing import xxhash64
-from spillway.engine.join.kernel import Joined, join_batches
+from spillway.engine.join.kernel import join_batches
 from spillway.engine.join.tree import Hash, TreeSpec
 from spillway.engine.relocation import adopt
 from spillway.engine.replay import replayed

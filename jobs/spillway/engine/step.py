@@ -47,7 +47,8 @@ from spillway.engine.groups import I64, Bool
 from spillway.engine.growth import GroupJoins, gains_of, growth_of, of_all
 from spillway.engine.hotkeys import hot_keys
 from spillway.engine.intake import NOT_GIVEN, Intake, merge_bounded, take_in
-from spillway.engine.join.kernel import Joined, Rows, join_batches
+from spillway.engine.join.batches import Joined
+from spillway.engine.join.kernel import Rows, join_batches
 from spillway.engine.join.results import complete, file_schema
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.probe import install, joined_batches

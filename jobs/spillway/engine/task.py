@@ -9,7 +9,7 @@ from pydantic import SecretBytes
 
 from spillway.engine.groups import GroupMap
 from spillway.engine.intake import PIECE_BYTES
-from spillway.engine.join.kernel import BATCH_BYTES
+from spillway.engine.join.batches import BATCH_BYTES
 from spillway.engine.replay import SessionReplay
 from spillway.engine.state.merging import DEFAULT_SHAPE, Shape
 from spillway.policy.forecast import Forecast

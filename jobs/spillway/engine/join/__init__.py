@@ -8,6 +8,7 @@
 | `hashing` | the hash of a key, as Spark computes it |
 | `probe` | which hashes produce, and where their rows lie |
 | `kernel` | rows in, results out |
-| `boxes` | results as plain cross products, cut into batches |
+| `boxes` | results as plain cross products |
+| `batches` | from boxes and their rows to batches of results |
 | `results` | the `results` table's schema and columns |
 """

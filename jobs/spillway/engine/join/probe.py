@@ -109,7 +109,7 @@ def distinct(runs: Sequence[U64]) -> U64:
     return merged[first_of_each(merged)]
 
 
-def first_of_each(sorted_: U64) -> Bool:
+def first_of_each(sorted_: U64 | I64) -> Bool:
     """Which elements of a sorted array differ from the one before, bool (n,)."""
     flags = np.ones(len(sorted_), dtype=np.bool_)
     np.not_equal(sorted_[1:], sorted_[:-1], out=flags[1:])

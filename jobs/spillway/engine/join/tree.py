@@ -21,8 +21,9 @@ import numpy as np
 import pyarrow as pa
 
 from spillway.engine.groups import I64, U64
+from spillway.engine.join.batches import Joined
 from spillway.engine.join.hashing import xxhash64
-from spillway.engine.join.kernel import Joined, Rows
+from spillway.engine.join.kernel import Rows
 from spillway.engine.join.spec import KAFKA_MS, InputSpec, JoinSpec
 from spillway_schemas.hash_space import ROOT, levels, spaces
 from spillway_schemas.journal import HASH_BITS, Prefix

@@ -5,11 +5,10 @@ which; of rows that had expired before it, `spillway.engine.spill.generations` d
 within one generation were given at run time; missing are those whose rows are not all of one
 generation.
 
-The generations of a hash, numbered from 0, are the leaves of a binary tree. At level l those join
-that have the same number without its last l + 1 bits: the side on which bit l is 0 with the other.
-A combination is emitted at the lowest level at which all its rows are together, where some are of
-either side, so once; one within a single generation never. All pairs of a level are joined at a
-time: rows meet by a number that their hash and pair have together.
+How each is given once: `spillway.engine.spill.crossing`. Of a windowed join the levels of that tree
+come one after the other. At level l those rows join that have the same number of a generation
+without its last l + 1 bits: the side on which bit l is 0 with the other. They meet by a number that
+their hash and pair have together.
 
 Invariants:
 
@@ -40,8 +39,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spillway.engine.groups import I64, U64, Bool
-from spillway.engine.join.kernel import BATCH_BYTES, Joined, Rows, join_batches, picked
+from spillway.engine.join.batches import BATCH_BYTES, Joined
+from spillway.engine.join.kernel import Rows, join_batches, picked
+from spillway.engine.join.probe import distinct
 from spillway.engine.join.tree import TreeSpec
+from spillway.engine.spill.crossing import InputGenerations, crossing
 from spillway.engine.spill.generations import GenerationEnds, VoidedCuts
 from spillway.engine.spill.spillfile import (
     RowGroups,
@@ -60,9 +62,9 @@ from spillway_schemas.journal import Prefix
 F64 = npt.NDArray[np.float64]
 
 PIECE_BYTES = 32 * 2**20
-"""Rows loaded at a time, as spilled. When all of them join, they take 4.3 times this in memory
-(read, sorted, merged), and 27 MiB beside: 46 MiB for pieces of 4, 95 for 16, 234 for 48,
-where 122 MiB of spilled rows in one piece took 492 (`tests/integration/test_cleanup_memory.py`
+"""Rows loaded at a time, as spilled. When all of them join, they take some four times this in
+memory (read, sorted, merged), and about 45 MiB beside: 63 MiB for pieces of 4, 112 for 16, 270 for
+48, where 122 MiB of spilled rows in one piece took 528 (`tests/integration/test_cleanup_memory.py`
 measures it). Of row groups that reach into the next piece as much as this may be kept beside it."""
 
 HASH_END = 1 << 64
@@ -386,24 +388,8 @@ def alive(voided: VoidedCuts, table: pa.Table) -> pa.Table:
     return table.filter(pa.array(~void)) if void.any() else table
 
 
-@dataclass(frozen=True)
-class HashGenerations:
-    """The rows of a join that can give a result, in the order of hashes, then generations."""
-
-    hashes: U64
-    """(h,): those that can give anything, ascending."""
-    inputs: Sequence[tuple[Rows, I64]]
-    """Of each input its rows, and the generation of each, int64 (n,). Generations are counted for
-    each hash by itself: its first one is 0."""
-
-    @property
-    def levels(self) -> int:
-        """Of the tree over the generations of a hash."""
-        return max(int(of_row.max(initial=0)) for _, of_row in self.inputs).bit_length()
-
-
-def generations(source: SpillSource, parts: Sequence[SpilledRows]) -> HashGenerations | None:
-    """The rows that can give a result; None: there are none."""
+def generations(source: SpillSource, parts: Sequence[SpilledRows]) -> list[InputGenerations] | None:
+    """Of each input the rows that can give a result; None: there are none."""
     # In this order, so that the rows of one single hash need no sorting.
     parts = sorted((part for part in parts if len(part.key_hash)), key=lambda part: part.epoch)
     if not parts:
@@ -412,15 +398,15 @@ def generations(source: SpillSource, parts: Sequence[SpilledRows]) -> HashGenera
     lengths = [len(part.key_hash) for part in parts]
     epoch = np.repeat([part.epoch for part in parts], lengths)
     input_ = np.repeat([part.input for part in parts], lengths)
-    giving, found = productive(hashes, epoch, input_, source.inputs)
-    if not len(giving):
+    found = productive(hashes, epoch, input_, source.inputs)
+    if not len(found[0][0]):
         return None
     inputs = []
     for i, (at, generation) in zip(source.inputs, found, strict=True):
         table = rows_of_input(source, [part for part in parts if part.input == i], i)
         place = np.cumsum(input_ == i)[at] - 1  # of a row among those of its input
-        inputs.append((Rows(hashes[at], picked(table, place)), generation))
-    return HashGenerations(giving, inputs)
+        inputs.append(InputGenerations(Rows(hashes[at], picked(table, place)), generation))
+    return inputs
 
 
 def without_optional(source: SpillSource, parts: Sequence[SpilledRows]) -> UnmatchedRows | None:
@@ -438,12 +424,9 @@ def without_optional(source: SpillSource, parts: Sequence[SpilledRows]) -> Unmat
     return unmatched_rows(join, inputs, source.doubtful)
 
 
-def productive(
-    hashes: U64, epochs: I64, input_: I64, inputs: range
-) -> tuple[U64, list[tuple[I64, I64]]]:
-    """Hashes (h,), ascending, that have rows of every input, and rows of two generations; and of
-    each input its rows of those hashes, in the order of hashes, then generations: positions (n,)
-    and each row's generation (n,).
+def productive(hashes: U64, epochs: I64, input_: I64, inputs: range) -> list[tuple[I64, I64]]:
+    """Of each input its rows of hashes that have rows of every input, and rows of two generations;
+    in the order of hashes, then generations: positions (n,) and each row's generation (n,).
 
     Rows (r,) come in the order of their epochs. One sort by hash, then linear passes: within a hash
     the next generation begins where the epoch changes.
@@ -463,7 +446,7 @@ def productive(
     for i in inputs:
         at = np.flatnonzero(wanted & (input_ == i))
         found.append((order[at], generation[at]))
-    return hashes[starts[gives]], found
+    return found
 
 
 def begins(hashes: U64, epochs: I64) -> tuple[Bool, Bool]:
@@ -480,7 +463,7 @@ def begins(hashes: U64, epochs: I64) -> tuple[Bool, Bool]:
 
 def missing(
     source: SpillSource,
-    spilled: HashGenerations | None,
+    spilled: Sequence[InputGenerations] | None,
     lo: int,
     hi: int,
     *,
@@ -490,16 +473,30 @@ def missing(
     if spilled is None:
         return
     join = source.spec.joins[source.operator]
-    levels = spilled.levels
-    own = []
-    for rows, of_row in spilled.inputs:
-        part, generation = _between(rows, of_row, lo, hi)
-        rank = np.searchsorted(spilled.hashes, part.key_hash).astype(np.uint64)
-        own.append((part.table, rank << np.uint64(levels), generation))
+    own = [_between(each, lo, hi) for each in spilled]
+    if not len(own[0].of_row):
+        return
+    if join.span is None:
+        yield from crossing(join, own, batch_bytes=batch_bytes)
+    else:
+        yield from _in_windows(source, own, batch_bytes)
+
+
+def _in_windows(
+    source: SpillSource, own: Sequence[InputGenerations], batch_bytes: int
+) -> Iterator[Joined]:
+    """As `crossing`, level after level: rows meet slice by slice, so that the cost is that of rows
+    which can join."""
+    hashes = distinct([rows.key_hash for rows, _ in own])
+    levels = max(int(of_row.max(initial=0)) for _, of_row in own).bit_length()
+    ranks = [
+        np.searchsorted(hashes, rows.key_hash).astype(np.uint64) << np.uint64(levels)
+        for rows, _ in own
+    ]
     for level in range(levels):
         sides: list[list[list[Rows]]] = [[], []]
-        for input_, (table, rank, of_row) in zip(source.inputs, own, strict=True):
-            met = Rows(rank | (of_row >> (level + 1)).astype(np.uint64), table)
+        for input_, (rows, of_row), rank in zip(source.inputs, own, ranks, strict=True):
+            met = Rows(rank | (of_row >> (level + 1)).astype(np.uint64), rows.table)
             side = (of_row >> level) & 1
             for each, mine in enumerate(sides):
                 runs = _where_true(met, side == each)
@@ -507,17 +504,19 @@ def missing(
         old, new = sides
         if not (any(old) and any(new)):
             continue
+        join = source.spec.joins[source.operator]
         for batch in join_batches(join, old, new, need_old=True, batch_bytes=batch_bytes):
             at = (batch.hashes >> np.uint64(levels)).astype(np.int64)
-            yield replace(batch, hashes=spilled.hashes[at])
+            yield replace(batch, hashes=hashes[at])
 
 
-def _between(rows: Rows, of_row: I64, lo: int, hi: int) -> tuple[Rows, I64]:
-    """The rows with a hash in [lo, hi), and the generation of each."""
+def _between(spilled: InputGenerations, lo: int, hi: int) -> InputGenerations:
+    """The rows with a hash in [lo, hi)."""
+    rows, of_row = spilled
     start = int(np.searchsorted(rows.key_hash, np.uint64(lo)))
     end = int(np.searchsorted(rows.key_hash, np.uint64(hi - 1), side="right"))
     found = Rows(rows.key_hash[start:end], rows.table.slice(start, end - start))
-    return found, of_row[start:end]
+    return InputGenerations(found, of_row[start:end])
 
 
 FEW_STRETCHES = 64

@@ -26,7 +26,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spillway.engine.groups import I64, U64, Bool
-from spillway.engine.join.kernel import Joined, Rows, join_batches, picked
+from spillway.engine.join.batches import Joined
+from spillway.engine.join.kernel import Rows, join_batches, picked
 from spillway.engine.join.spec import JoinSpec
 
 
