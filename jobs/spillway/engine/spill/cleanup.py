@@ -5,10 +5,13 @@ which; of rows that had expired before it, `spillway.engine.spill.generations` d
 within one generation were given at run time; missing are those whose rows are not all of one
 generation.
 
-How each is given once: `spillway.engine.spill.crossing`. Of a windowed join the levels of that tree
-come one after the other. At level l those rows join that have the same number of a generation
-without its last l + 1 bits: the side on which bit l is 0 with the other. They meet by a number that
-their hash and pair have together.
+Without a window each is given with its latest generation (`spillway.engine.spill.crossing`). With
+one, rows meet slice by slice (`spillway.engine.state.slices`), and would be sought again for every
+later generation of their hash. So the generations of a hash, numbered from 0, are the leaves of a
+binary tree. At level l those join that have the same number without its last l + 1 bits: the side
+on which bit l is 0 with the other. A combination is given at the lowest level at which all its rows
+are together. All pairs of a level are joined at a time: rows meet by a number that their hash and
+pair have together.
 
 Invariants:
 
@@ -18,9 +21,9 @@ Invariants:
   uncompressed); several ranges share a piece when they are small, and a range is cut by further
   bits of the hash when it is large. Only the rows of one single hash are never cut: they are
   held, and their results leave in batches of `batch_bytes`.
-* Cost is linear in the rows spilled, times the logarithm of the generations of a hash, and in the
-  results missing: hashes are read once, to see how many rows each range has (once more for each
-  range that is cut), and rows once (`Straddling`).
+* Cost is linear in the rows spilled (with a window, times the logarithm of the generations of a
+  hash) and in the results missing: hashes are read once, to see how many rows each range has (once
+  more for each range that is cut), and rows once (`Straddling`).
 
 Failure paths: a spill file that is missing or damaged raises `SpillDamaged`, which names it;
 results that were yielded before are right, but not all.
@@ -311,11 +314,16 @@ class Straddling:
         self._bytes = 0
         self._rows: dict[tuple[int, int], pa.Table] = {}
 
-    def keep(self, file: int, group: int, rows: pa.Table) -> None:
-        """Rows of a row group, all those from the end of the piece on."""
-        if self._bytes + rows.nbytes <= self._most_bytes:
-            self._bytes += rows.nbytes
+    def keep(self, file: int, group: int, rows: pa.Table) -> bool:
+        """Keep rows of a row group, all those from the end of the piece on; whether there is room.
+
+        They count as all that they hold in memory: as a slice the whole row group.
+        """
+        size = rows.get_total_buffer_size()
+        if fits := bool(self._bytes + size <= self._most_bytes):
+            self._bytes += size
             self._rows[file, group] = rows
+        return fits
 
     def taken(self, near: RowGroups) -> tuple[RowGroups, list[tuple[int, int, pa.Table]]]:
         """Of these row groups those that have to be read, and (file, group, rows) of the others,
@@ -323,7 +331,7 @@ class Straddling:
         places = list(zip(near.file.tolist(), near.group.tolist(), strict=True))
         there = np.array([place in self._rows for place in places], dtype=np.bool_)
         found = [(*place, self._rows.pop(place)) for place in places if place in self._rows]
-        self._bytes -= sum(rows.nbytes for _, _, rows in found)
+        self._bytes -= sum(rows.get_total_buffer_size() for _, _, rows in found)
         return near.pick(~there), found
 
 
@@ -364,9 +372,15 @@ def _within(
     """The rows with a hash in [lo, hi); those after it are kept."""
     for file, group, table in tables:
         hashes = table["key_hash"].to_numpy().view(np.uint64)
-        after = hashes > np.uint64(hi - 1)
-        if after.any():
-            # A copy: a slice would hold the whole row group, and count as little.
+        last = np.uint64(hi - 1)
+        # In our own files the rows after the piece are the last ones.
+        first = int(np.searchsorted(hashes, last, side="right"))
+        after = hashes > last
+        if first < len(hashes) and after[first:].all() and not after[:first].any():
+            if straddling.keep(file, group, table.slice(first)):
+                # Its memory is held in any case.
+                table, hashes, after = table.slice(0, first), hashes[:first], after[:first]
+        elif after.any():
             straddling.keep(file, group, table.filter(pa.array(after)))
         inside = ~after & (hashes >= np.uint64(lo))
         if inside.any():

@@ -1,14 +1,12 @@
 """Combinations of rows of several generations, where the rows of all lie in one order.
 
-Model: the generations of a hash, numbered from 0, are the leaves of a binary tree. Each node above
-joins what is below its two children: combinations with a row of either. So a combination is given
-by the lowest node that all its rows are below, once; one within a single generation by none.
+Model: a combination is given with the latest generation that it has a row of, so once; one within a
+single generation never. Rows lie in the order of hashes, then generations, so those of a generation
+are a stretch of each input, and so is all that is before it of that hash. Nothing is looked up or
+copied: a generation is boxes over stretches (`spillway.engine.join.boxes`), and the boxes of all
+become results together.
 
-Rows lie in the order of hashes, then generations, so what is below a node is a stretch of each
-input, and so is each child's part of it. Nothing is looked up or copied: a node is boxes over
-stretches (`spillway.engine.join.boxes`), and the boxes of all nodes become results together.
-
-Cost is linear in the rows, times the logarithm of the generations of a hash, and in the results.
+Cost is linear in the rows and in the results.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ def crossing(
     hashes = distinct([inputs[0][0].key_hash])
     numbers: list[I64] = [np.cumsum(first_of_each(rows.key_hash)) - 1 for rows, _ in inputs]
     begins = [np.flatnonzero(first_of_each(rows.key_hash)) for rows, _ in inputs]
-    boxes = boxes_of_nodes(numbers, [generation for _, generation in inputs])
+    boxes = boxes_of_generations(numbers, [generation for _, generation in inputs])
     tables = [rows.table for rows, _ in inputs]
     results = ResultBatches(spec, batch_bytes)
     limit = most_results(batch_bytes, [[table] for table in tables])
@@ -76,39 +74,30 @@ def crossing(
                 yield from results.of(hashes[low:high], gathered, own)
 
 
-def boxes_of_nodes(numbers: Sequence[I64], generations: Sequence[I64]) -> Boxes:
-    """The boxes of all nodes, in the order of hashes; a start is a row's position in its input.
+def boxes_of_generations(numbers: Sequence[I64], generations: Sequence[I64]) -> Boxes:
+    """The boxes of all generations, in the order of hashes; a start is a row's position in its
+    input.
 
     Of each input the number of each row's hash, which becomes the box's key, and its generation,
     int64 (n,) each.
     """
-    levels = max(int(each.max(initial=0)) for each in generations).bit_length()
-    leaves = [(n << levels) | g for n, g in zip(numbers, generations, strict=True)]
-    node: I64 = distinct([each.view(np.uint64) for each in leaves]).view(np.int64)
-    # A leaf's rows, and a node's, are a stretch of each input: (m, nodes).
-    start = np.stack([np.searchsorted(each, node) for each in leaves])
-    ends = np.stack([np.searchsorted(each, node, side="right") for each in leaves])
-    rows = ends - start
-    found = []
-    for level in range(levels):
-        first = np.flatnonzero(first_of_each(node >> 1))
-        later = np.add.reduceat(rows * (node & 1), first, axis=1)
-        rows = np.add.reduceat(rows, first, axis=1)
-        node, start = node[first] >> 1, start[:, first]
-        earlier = rows - later
-        at = np.flatnonzero(rows.all(axis=0) & earlier.any(axis=0) & later.any(axis=0))
-        own = boxes_of(list(earlier[:, at]), list(later[:, at]), need_old=True)
-        key = node[at] >> (levels - level - 1)
-        found.append(
-            Boxes(key[own.key], own.start + start[:, at][:, own.key], own.length, own.size)
-        )
-    order = np.argsort(np.concatenate([each.key for each in found]), kind="stable")
-    return Boxes(
-        np.concatenate([each.key for each in found]),
-        np.concatenate([each.start for each in found], axis=1),
-        np.concatenate([each.length for each in found], axis=1),
-        np.concatenate([each.size for each in found]),
-    ).of(order)
+    bits = max(int(each.max(initial=0)) for each in generations).bit_length()
+    codes = [((n << bits) | g).view(np.uint64) for n, g in zip(numbers, generations, strict=True)]
+    begins = [np.flatnonzero(first_of_each(each)) for each in codes]
+    own = [each[begin] for each, begin in zip(codes, begins, strict=True)]
+    every = distinct(own)
+    rows = np.zeros((len(codes), len(every)), np.int64)
+    for mine, code, found, begin in zip(rows, codes, own, begins, strict=True):
+        mine[np.searchsorted(every, found)] = np.diff(begin, append=len(code))
+    start = np.cumsum(rows, axis=1) - rows
+    key = (every >> np.uint64(bits)).view(np.int64)
+    of_hash = first_of_each(key)
+    first = start[:, np.flatnonzero(of_hash)[np.cumsum(of_hash) - 1]]
+    earlier = start - first
+    at = np.flatnonzero(~of_hash & (earlier + rows).all(axis=0))
+    boxes = boxes_of(list(earlier[:, at]), list(rows[:, at]), need_old=True)
+    of_box = at[boxes.key]
+    return Boxes(key[of_box], boxes.start + first[:, of_box], boxes.length, boxes.size)
 
 
 def _rows_of_keys(table: pa.Table, number: I64, begin: I64, low: int, high: int) -> Gathered:
