@@ -28,8 +28,8 @@ CHECKOUT, CONFIG = "/path/to/the/checkout", "/etc/spillway/spillway.toml"
 """Paths of the page; here they are others."""
 HIDDEN = ("SPILLWAY_", "AIRFLOW_", "PYTHON", "PYSPARK_", "SPARK_", "PIP_CONSTRAINT", "VIRTUAL_ENV")
 """How variables begin that would say what the page is to say."""
-CONNECTION = "orders_kafka"
-"""The page's name of the connection that has Kafka's secrets."""
+KAFKA, LAKE = "orders_kafka", "orders_lake"
+"""The page's names of the connections that have Kafka's secrets and the object store's."""
 
 
 class OwnAirflow:
@@ -81,9 +81,9 @@ class OwnAirflow:
         for command in _written("Install")[0].lines:
             self.run(command.replace(CHECKOUT, str(ROOT)), **own)
 
-    def configure(self, options: Mapping[str, str], **more: str) -> None:
+    def configure(self, options: Mapping[str, str], key: str, secret: str, **more: str) -> None:
         """The DAG file, the section (with more of its settings), a connection with Kafka's
-        options."""
+        options, and one with an access key and its secret."""
         self.run("airflow config get-value core executor")  # makes airflow.cfg
         self.port = free_port()
         address = f"http://127.0.0.1:{self.port}"
@@ -106,14 +106,15 @@ class OwnAirflow:
         for command in commands.commands:
             self.run(command)
         section = "\n".join(ini.lines).replace(CONFIG, str(self.config))
-        named = f"kafka_connection = {CONNECTION}"
-        assert named in PAGE.read_text()
-        lines = [section, named, *(f"{name} = {value}" for name, value in more.items())]
+        named = [f"kafka_connection = {KAFKA}", f"warehouse_connection = {LAKE}"]
+        assert all(each in PAGE.read_text() for each in named)
+        lines = [section, *named, *(f"{name} = {value}" for name, value in more.items())]
         cfg.write_text("\n".join([text, *lines, ""]))
         self.run("airflow db migrate")
-        connection = {"conn_type": "generic", "extra": dict(options)}
+        kafka = {"conn_type": "generic", "extra": dict(options)}
+        lake = {"conn_type": "aws", "login": key, "password": secret}
         file = self.folder / "connections.json"
-        file.write_text(json.dumps({CONNECTION: connection}))
+        file.write_text(json.dumps({KAFKA: kafka, LAKE: lake}))
         self.run(f"airflow connections import {file}")
         file.unlink()
 

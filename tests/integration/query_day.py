@@ -26,8 +26,12 @@ class QueryDay(Day):
         return every
 
     def warehouse(self) -> Path:
-        """The folder of this query's tables."""
-        return self.folder / "warehouse" / "queries" / self.name
+        """The folder of this query's tables; of a store's what is there now is copied to it."""
+        place = f"queries/{self.name}"
+        here = self.folder / "warehouse" / place
+        if self.store is not None:
+            self.store.copied(f"{self.folder.name}/{place}", here)
+        return here
 
     def slots_of_state(self) -> set[str]:
         """Of every warehouse that has state in this query's folder."""

@@ -2,7 +2,8 @@
 installed and configured as `docs/bring-your-own.md` says.
 
 Kafka asks for a client's certificate, whose key is closed by a password that only Airflow's
-connection has, and allows no more than reading the topics. One Airflow for the whole file, as it
+connection has, and allows no more than reading the topics. The tables are in an object store, whose
+secret only another connection has. One Airflow for the whole file, as it
 takes minutes to install; each test is a day of both queries. The first day of one is closed while
 the other's goes on. On the second Kafka loses rows of one, and a person accepts that on the page.
 """
@@ -27,10 +28,11 @@ from playwright.sync_api import Browser, FrameLocator, Page, expect
 from spillway.kafka.client import KafkaCluster
 from spillway.kafka.options import python_options
 from spillway.protocol.offsets import reaches
+from spillway.storage import folder
 from tests.browser.chromium import PATIENCE_MS, SHOWN, chromium, open_airflow, program
 from tests.integration.airflow_server import calm_calendar, finish
 from tests.integration.day import STREAMS, delta_rows, messages, wait_for
-from tests.integration.own_airflow import CONNECTION, OwnAirflow
+from tests.integration.own_airflow import KAFKA, LAKE, OwnAirflow
 from tests.integration.query_day import QueryDay
 from tests.integration.secured import (
     KEY_PASSWORD,
@@ -46,6 +48,7 @@ from tests.integration.secured import (
     shown_by_processes,
 )
 from tests.missing import without
+from tests.s3_server import KEY, SECRET, S3Server, s3_server
 
 LASTS_S = 3600
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(LASTS_S)]
@@ -59,7 +62,9 @@ bootstrap_servers = "{bootstrap}"
 
 [warehouse]
 root = "{root}"
-fsync = false
+
+[warehouse.options]
+{options}
 
 [session]
 calendar = "{calendar}"
@@ -92,6 +97,10 @@ state.budget_bytes = "48 KiB"
 class OwnDay(SecuredDay, QueryDay):
     """A day of one query on a broker that lets others read and write than its stream."""
 
+    def epochs(self) -> list[dict[str, Any]]:
+        """All that are in the store by now."""
+        return [entry for entry in self.entries() if entry["kind"] == "epoch"]
+
 
 @dataclass
 class World:
@@ -100,6 +109,7 @@ class World:
     own: OwnAirflow
     server: Any
     secured: SecuredBroker
+    store: S3Server
     browser: Browser
     threes: OwnDay
     pairs: OwnDay
@@ -126,7 +136,7 @@ class World:
             view.close()
 
         def is_read() -> bool:
-            epochs = day.journal.epochs()
+            epochs = day.epochs()
             return bool(epochs) and reaches(epochs[-1]["end"], ends)
 
         wait_for(is_read, 400, f"{day.name} reads all rows", 0.5)
@@ -184,6 +194,7 @@ def world(jars: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worl
         (folder / "broker").mkdir()
         secured = stack.enter_context(secured_broker(folder / "broker"))
         names = secured_topics(secured, "own")
+        store = stack.enter_context(s3_server())
         threes, pairs = (
             OwnDay(
                 folder / "day",
@@ -192,6 +203,7 @@ def world(jars: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worl
                 {},
                 name=name,
                 secured=secured,
+                store=store,
             )
             for name, streams in zip(NAMES, (STREAMS, STREAMS[:2]), strict=True)
         )
@@ -199,20 +211,26 @@ def world(jars: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worl
         calendar = calm_calendar(LASTS_S, 600)
         settings = SETTINGS.format(
             bootstrap=secured.mutual,
-            root=threes.folder / "warehouse",
+            root=store.root(threes.folder.name),
+            options="\n".join(f'{name} = "{value}"' for name, value in in_file(store).items()),
             calendar=calendar,
             state=threes.state,
             folder=threes.folder,
         )
         own.config.write_text(settings)
-        own.configure(secured.closed_certificate(READER), calendar=calendar)
+        own.configure(secured.closed_certificate(READER), KEY, SECRET, calendar=calendar)
         for name in NAMES:
             stack.callback(end_stream, own, name)
         server = stack.enter_context(
             own.standalone(*(f"{name}_{dag}" for name in NAMES for dag in DAGS))
         )
         browser = stack.enter_context(chromium())
-        yield World(own, server, secured, browser, threes, pairs)
+        yield World(own, server, secured, store, browser, threes, pairs)
+
+
+def in_file(store: S3Server) -> dict[str, str]:
+    """Of the store's options those that are no secret."""
+    return {n: each for n, each in store.options.items() if each not in (KEY, SECRET)}
 
 
 def end_stream(own: OwnAirflow, name: str) -> None:
@@ -237,7 +255,7 @@ def test_each_has_its_own_day(world: World) -> None:
         world.read_all(day)
         decided = world.said(day, "rebalance", world.run(day, "rebalance"), "decide")
         assert decided["asked"] or decided["declined"]
-    opened = {day.journal.epochs()[-1]["session"] for day in world.both}
+    opened = {day.epochs()[-1]["session"] for day in world.both}
     [world.first] = opened
     assert threes.slots_of_state() == {"slot-0", "slot-1"}
     assert pairs.slots_of_state() == {"slot-0"}
@@ -250,8 +268,8 @@ def test_each_has_its_own_day(world: World) -> None:
     world.produce(3_000)
     for day in world.both:
         world.read_all(day)
-    assert pairs.journal.epochs()[-1]["session"] > world.first
-    assert {each["session"] for each in threes.journal.epochs()} == {world.first}
+    assert pairs.epochs()[-1]["session"] > world.first
+    assert {each["session"] for each in threes.epochs()} == {world.first}
     assert sealing(threes) == []
     assert server.runs("threes_market_close") == []
     assert world.completed() == [(complete(pairs), world.first)]
@@ -279,7 +297,7 @@ def shows_both(world: World) -> None:
     """Each has a page with its own figures, and the way to the other."""
     for day, other in ((world.threes, world.pairs), (world.pairs, world.threes)):
         frame = world.view(day)
-        rows = sum(sum(ends) for ends in day.journal.epochs()[-1]["end"].values())
+        rows = sum(sum(ends) for ends in day.epochs()[-1]["end"].values())
         expect(frame.locator("[data-tile='rows in'] b")).to_have_text(f"{rows:,}")
         for topic in day.topics.values():
             expect(frame.locator("main")).to_contain_text(topic)
@@ -303,7 +321,7 @@ def share_nothing(world: World) -> None:
     ids, running = set(), set()
     for day in world.both:
         ids.add(day.entries()[0]["warehouse_id"])
-        for epoch in day.journal.epochs():
+        for epoch in day.epochs():
             assert set(epoch["end"]) == set(day.topics.values())
         results = day.results()
         prefixes = {name.partition("_")[0] for name in results[0] if name.endswith("_offset")}
@@ -312,9 +330,9 @@ def share_nothing(world: World) -> None:
         assert note["argv"][note["argv"].index("--query") + 1] == day.name
         running.add(note["pid"])
     assert len(ids) == len(running) == len(NAMES)
-    folder = world.threes.folder / "warehouse"
-    assert sorted(path.name for path in folder.iterdir()) == ["queries"]
-    assert sorted(path.name for path in (folder / "queries").iterdir()) == sorted(NAMES)
+    root = world.store.root(world.threes.folder.name)
+    places = {tuple(info.name.split("/")[:2]) for info in folder(root, world.store.options).list()}
+    assert places == {("queries", name) for name in NAMES}
     call = world.server.call
     assert call("GET", "/api/v2/variables")["variables"] == []
     assert [each["name"] for each in call("GET", "/api/v2/pools")["pools"]] == ["default_pool"]
@@ -324,7 +342,7 @@ def share_nothing(world: World) -> None:
         for each in connections
         if not each["connection_id"].endswith("_default")
     ]
-    assert ours == [CONNECTION]
+    assert ours == [KAFKA, LAKE]
 
 
 def test_a_loss_is_accepted_on_the_page(world: World) -> None:
@@ -334,8 +352,8 @@ def test_a_loss_is_accepted_on_the_page(world: World) -> None:
     world.produce(2_000, keys=800)
     for day in world.both:
         world.read_all(day)
-    session = threes.journal.epochs()[-1]["session"]
-    assert session == pairs.journal.epochs()[-1]["session"] > world.first
+    session = threes.epochs()[-1]["session"]
+    assert session == pairs.epochs()[-1]["session"] > world.first
     read = threes.read_topics()
     topic = threes.topics["review"]
     unread, again = (topic, 0), (topic, 1)
@@ -349,7 +367,7 @@ def test_a_loss_is_accepted_on_the_page(world: World) -> None:
     world.produce(1_000, keys=800)
     wait_for(lambda: not psutil.pid_exists(stream), 120, "the end of the stream", 0.5)
     keep(read, threes.read_topics())
-    gone[unread] = threes.journal.epochs()[-1]["end"][topic][0] + 50
+    gone[unread] = threes.epochs()[-1]["end"][topic][0] + 50
     delete(world, gone)
 
     offsets = sum(end - began[partition] for (_, partition), end in gone.items())
@@ -434,10 +452,11 @@ def told_of_losses(day: OwnDay, event: str) -> list[tuple[bool | None, dict[str,
 
 
 def test_nothing_is_written_down_and_nothing_was_unforeseen(world: World) -> None:
-    """The password of the key is in the connection alone; no command has ended in a bug. The stream
+    """Both secrets are in the connections alone; no command has ended in a bug. The stream
     that lacked rows has kept where that was noticed."""
-    assert not shown_by_processes(KEY_PASSWORD)
-    assert not kept_in(world.own.folder, KEY_PASSWORD)
+    for word in (KEY_PASSWORD, SECRET):
+        assert not shown_by_processes(word)
+        assert not kept_in(world.own.folder, word)
     [kept] = world.own.data.rglob("last-error.txt")
     assert kept.parent.name == "threes"
     assert "Kafka does not hold rows any more" in kept.read_text().splitlines()[-1]

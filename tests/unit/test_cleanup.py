@@ -475,6 +475,23 @@ def test_an_empty_range_is_not_read_with_a_large_one(tmp_path):
     assert list(windows(source, [Prefix(2, 0), Prefix(2, 3)], 150)) == [(0, 1, 0), (1, 2, 100)]
 
 
+def test_only_row_groups_that_reach_over_an_edge_are_read_for_weights(tmp_path):
+    top = 2**62
+    hashes = {
+        (0, 0): [0, 1],  # before the first range
+        (0, 1): [top - 1, top, top + 1],  # reaches into it
+        (0, 2): [top + 2, 2 * top - 1],
+        (0, 3): [2 * top - 1, 2 * top, 2 * top + 1],  # ends in the hole after it
+        (0, 4): [2 * top + 2],
+        (0, 5): [3 * top, 4 * top - 1],
+    }
+    source = rigged(tmp_path, hashes, [20, 30, 40, 60, 70, 80])
+    ranges = [Prefix(2, 1), Prefix(2, 3)]
+    found = cleanup.weights(source, source.touching(top, 4 * top), ranges).tolist()
+    assert found == [[20 + 40 + 20, 40 + 70], [80, 0]]
+    assert [group for _, group, *_ in source.asked] == [1, 3]
+
+
 def test_one_file_is_open_at_a_time(tmp_path, monkeypatch):
     at_once = []
     real = spillfile._open

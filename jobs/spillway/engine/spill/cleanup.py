@@ -239,18 +239,25 @@ def windows(
 
 def weights(source: SpillSource, near: RowGroups, ranges: Sequence[Prefix]) -> F64:
     """About how many bytes of rows each range has, and how many lie after it, before the next one:
-    float64 (r, 2). Reads only hashes."""
+    float64 (r, 2). Reads only hashes, and those only of row groups that reach from one such place
+    into another."""
     lows = np.array([each.lo for each in ranges], dtype=np.uint64)
     lasts = np.array([each.hi - 1 for each in ranges], dtype=np.uint64)
-    found: F64 = np.zeros((len(ranges), 2))
-    row_bytes = bytes_of_rows(near)
-    for file, group, table in source.rows(near, ranges[0].lo, ranges[-1].hi, ("key_hash",)):
-        hashes = table["key_hash"].to_numpy().view(np.uint64)
+
+    def place_of(hashes: U64) -> I64:
         at = np.searchsorted(lows, hashes, side="right") - 1
-        place = 2 * at + (hashes > lasts[at])
-        counts = np.bincount(place, minlength=2 * len(ranges)).reshape(-1, 2)
-        found += counts * row_bytes[file, group]
-    return found
+        return 2 * at + (hashes > lasts[at])
+
+    found: F64 = np.zeros(2 * len(ranges))
+    first, last = place_of(near.lo), place_of(near.hi)
+    whole = (first == last) & (near.lo >= lows[0])
+    np.add.at(found, first[whole], near.bytes[whole])
+    rest = near.pick(~whole)
+    row_bytes = bytes_of_rows(rest)
+    for file, group, table in source.rows(rest, ranges[0].lo, ranges[-1].hi, ("key_hash",)):
+        place = place_of(table["key_hash"].to_numpy().view(np.uint64))
+        found += np.bincount(place, minlength=len(found)) * row_bytes[file, group]
+    return found.reshape(-1, 2)
 
 
 def bytes_of_rows(near: RowGroups) -> dict[tuple[int, int], float]:
