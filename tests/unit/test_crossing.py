@@ -79,12 +79,40 @@ def drawn(draw: st.DrawFn) -> list[list[Row]]:
     return found
 
 
-@given(inputs=drawn(), batch_bytes=st.sampled_from([1, 200, 1 << 20]))
-@example(inputs=[[(1, 1, "k1")], [(1, 0, "k1")]], batch_bytes=1)
-def test_against_one_combination_at_a_time(inputs: list[list[Row]], batch_bytes: int) -> None:
+@given(
+    inputs=drawn(),
+    batch_bytes=st.sampled_from([1, 200, 1 << 20]),
+    boxed_rows=st.sampled_from([1, 7, 1 << 16]),
+)
+@example(inputs=[[(1, 1, "k1")], [(1, 0, "k1")]], batch_bytes=1, boxed_rows=1)
+def test_against_one_combination_at_a_time(
+    inputs: list[list[Row]], batch_bytes: int, boxed_rows: int
+) -> None:
     join = spec(len(inputs))
-    found = told(join, crossing(join, given_rows(join, inputs), batch_bytes=batch_bytes))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "BOXED_ROWS", boxed_rows)
+        found = told(join, crossing(join, given_rows(join, inputs), batch_bytes=batch_bytes))
     assert found == expected(inputs)
+
+
+def test_boxes_are_held_of_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of whole hashes, as many as there is room for; of one with more rows all."""
+    held = []
+    real = module.boxes_of_generations
+
+    def counting(numbers: Sequence[Any], generations: Sequence[Any]) -> Any:
+        held.append(sum(len(each) for each in numbers))
+        return real(numbers, generations)
+
+    monkeypatch.setattr(module, "boxes_of_generations", counting)
+    monkeypatch.setattr(module, "BOXED_ROWS", 10)
+    join = spec(2)
+    sizes = [2, 2, 3, 8, 2, 2]  # rows of a hash in each input
+    rows = [(n, g % 2, f"k{n}") for n, size in enumerate(sizes) for g in sorted(range(size))]
+    rows.sort(key=lambda row: row[:2])
+    batches = [*crossing(join, given_rows(join, [rows, rows]), batch_bytes=1 << 20)]
+    assert held == [8, 6, 16, 8]
+    assert sum(batch.table.num_rows for batch in batches) == 2 * (1 + 1 + 2 + 16 + 1 + 1)
 
 
 def test_a_generation_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

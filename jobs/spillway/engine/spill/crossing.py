@@ -12,6 +12,7 @@ Cost is linear in the rows and in the results.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +31,10 @@ from spillway.engine.join.kernel import Rows
 from spillway.engine.join.probe import distinct, first_of_each
 from spillway.engine.join.spec import JoinSpec
 
+BOXED_ROWS = 1 << 16
+"""Rows, of whole hashes, whose boxes are held at a time. Of m inputs each generation of a hash has
+2 m - 2 boxes at most, of 16 m + 16 bytes: 50 MiB for five inputs."""
+
 
 class InputGenerations(NamedTuple):
     """Rows of an input, in the order of hashes, then generations."""
@@ -47,31 +52,54 @@ def crossing(
     Every hash has rows of every input, and one has two generations at least. The join has no
     window.
     """
-    hashes = distinct([inputs[0][0].key_hash])
+    hashes = distinct([inputs[0].rows.key_hash])
     numbers: list[I64] = [np.cumsum(first_of_each(rows.key_hash)) - 1 for rows, _ in inputs]
-    begins = [np.flatnonzero(first_of_each(rows.key_hash)) for rows, _ in inputs]
-    boxes = boxes_of_generations(numbers, [generation for _, generation in inputs])
+    generations = [of_row for _, of_row in inputs]
+    # Where the rows of each hash begin, and those of the last one end: (m, h + 1).
+    begins = np.stack(
+        [
+            np.append(np.flatnonzero(first_of_each(rows.key_hash)), len(of_row))
+            for rows, of_row in inputs
+        ]
+    )
     tables = [rows.table for rows, _ in inputs]
     results = ResultBatches(spec, batch_bytes)
     limit = most_results(batch_bytes, [[table] for table in tables])
-    for first, last, hot in groups_of_keys(boxes, limit):
-        some = boxes.of(slice(first, last))
-        low, high = int(some.key[0]), int(some.key[-1]) + 1
-        if not hot:
-            gathered = [
-                _rows_of_keys(table, number, begin, low, high)
-                for table, number, begin in zip(tables, numbers, begins, strict=True)
-            ]
-            begin_of = np.stack([begin[some.key] for begin in begins])
-            own = Boxes(some.key - low, some.start - begin_of, some.length, some.size)
-            yield from results.of(hashes[low:high], gathered, own)
-            continue
-        for n in range(len(some.key)):
-            for piece in pieces(some.start[:, n].tolist(), some.length[:, n].tolist(), limit):
-                where = zip(tables, piece.start[:, 0], piece.length[:, 0], strict=True)
-                gathered = [_stretch(table, int(at), int(rows)) for table, at, rows in where]
-                own = Boxes(piece.key, piece.start * 0, piece.length, piece.size)
+    for boxes in _boxes(numbers, generations, begins):
+        for first, last, hot in groups_of_keys(boxes, limit):
+            some = boxes.of(slice(first, last))
+            low, high = int(some.key[0]), int(some.key[-1]) + 1
+            if not hot:
+                gathered = [
+                    _rows_of_keys(table, number, begin[low : high + 1], low)
+                    for table, number, begin in zip(tables, numbers, begins, strict=True)
+                ]
+                start = some.start - begins[:, some.key]
+                own = Boxes(some.key - low, start, some.length, some.size)
                 yield from results.of(hashes[low:high], gathered, own)
+                continue
+            for n in range(len(some.key)):
+                for piece in pieces(some.start[:, n].tolist(), some.length[:, n].tolist(), limit):
+                    where = zip(tables, piece.start[:, 0], piece.length[:, 0], strict=True)
+                    gathered = [_stretch(table, int(at), int(rows)) for table, at, rows in where]
+                    own = Boxes(piece.key, piece.start * 0, piece.length, piece.size)
+                    yield from results.of(hashes[low:high], gathered, own)
+
+
+def _boxes(numbers: Sequence[I64], generations: Sequence[I64], begins: I64) -> Iterator[Boxes]:
+    """The boxes of all hashes, those of about `BOXED_ROWS` rows at a time."""
+    until = begins[:, 1:].sum(axis=0)
+    low = 0
+    while low < len(until):
+        done = int(until[low - 1]) if low else 0
+        high = max(low + 1, int(np.searchsorted(until, done + BOXED_ROWS, side="right")))
+        stretches = [slice(first, last) for first, last in begins[:, [low, high]].tolist()]
+        boxes = boxes_of_generations(
+            [number[at] for number, at in zip(numbers, stretches, strict=True)],
+            [of_row[at] for of_row, at in zip(generations, stretches, strict=True)],
+        )
+        yield replace(boxes, start=boxes.start + begins[:, low, None])
+        low = high
 
 
 def boxes_of_generations(numbers: Sequence[I64], generations: Sequence[I64]) -> Boxes:
@@ -100,17 +128,11 @@ def boxes_of_generations(numbers: Sequence[I64], generations: Sequence[I64]) -> 
     return Boxes(key[of_box], boxes.start + first[:, of_box], boxes.length, boxes.size)
 
 
-def _rows_of_keys(table: pa.Table, number: I64, begin: I64, low: int, high: int) -> Gathered:
-    """The rows of hashes low .. high-1."""
-    first = int(begin[low])
-    last = int(begin[high]) if high < len(begin) else len(number)
-    return Gathered(
-        table.slice(first, last - first),
-        None,
-        begin[low:high] - first,
-        number[first:last] - low,
-        None,
-    )
+def _rows_of_keys(table: pa.Table, number: I64, begin: I64, low: int) -> Gathered:
+    """The rows of the hashes from `low` on, which begin at these places; the last is an end."""
+    first, last = int(begin[0]), int(begin[-1])
+    rows = table.slice(first, last - first)
+    return Gathered(rows, None, begin[:-1] - first, number[first:last] - low, None)
 
 
 def _stretch(table: pa.Table, first: int, rows: int) -> Gathered:
