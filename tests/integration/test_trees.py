@@ -71,7 +71,6 @@ def test_every_level_runs_where_the_slot_s_state_is(
         finished(day)
 
 
-@pytest.mark.soak
 def test_kills_moves_and_lost_state(make_day: MakeDay) -> None:
     """On a cluster: workers and an executor die at every point of an epoch, groups of two joins
     move, the driver dies, all state is lost. Rows of the upper joins are in no topic."""

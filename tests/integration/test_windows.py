@@ -38,6 +38,26 @@ def day(
     made.clean()
 
 
+def test_windows_reach_over_midnight(day: WindowedDay) -> None:
+    """The second of two days without a pause begins with what the first carries over. Its driver
+    dies then, and a slot's state is lost."""
+    day.extra |= {"SESSION__CALENDAR": "24/7", "SESSION__CARRY": "true"}
+    first, second = "2026-01-05", "2026-01-06"
+    day.produce(timed_messages(3, 2_000, keys=40))
+    seal = ("seal", "--session", first)
+    day.ok(*chained(("stream", "--session", first, "--available-now"), seal))
+    day.produce(timed_messages(4, 2_000, keys=40, begin_s=200))
+    day.finish(first, sealed=True)
+    killed_after(day, lambda: carried(day) > 0, "stream", "--session", second)
+    lose_a_slot(day)
+    day.finish(second)
+    phases = [day.check(session) for session in (first, second)]
+    assert all(each["run-time"] > 0 for each in phases)
+    assert sum(each["cleanup"] for each in phases) > 0, "nothing was spilled: that shows nothing"
+    assert any(epoch["restored_slots"] for epoch in day.journal.epochs())
+    assert carried(day) == 1
+
+
 @pytest.mark.soak
 def test_three_days_without_a_pause(day: WindowedDay) -> None:
     """Windows reach over midnight, twice, under kills. Groups spill, state is lost and made again,
@@ -75,7 +95,7 @@ def test_three_days_without_a_pause(day: WindowedDay) -> None:
     assert carried(day) == 2
 
 
-# In `make test` `test_days` leaves lost state to cleanup, and of windows the random days do.
+# In `make test` random days with windows leave lost state to cleanup.
 @pytest.mark.soak
 def test_lost_state_of_windows_is_left_to_cleanup(day: WindowedDay) -> None:
     """With `recovery.mode = defer`, with rows that had expired before, and late ones."""

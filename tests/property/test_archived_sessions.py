@@ -25,7 +25,7 @@ from tests.report_journal import model_of
 sessions = st.lists(st.text("eefxco", min_size=1, max_size=12), min_size=3, max_size=6)
 
 
-@explored(2, 15, sessions, st.integers(0, 2**16), st.lists(st.integers(1, 3), max_size=3))
+@explored(2, 8, sessions, st.integers(0, 2**16), st.lists(st.integers(1, 3), max_size=3))
 def test_archive_and_table_are_the_journal(steps: list[str], seed: int, proofs: list[int]) -> None:
     """Kills: a cut one entry off, an archive that lacks files, one that is read twice."""
     entries = journal_of(steps, seed)

@@ -163,12 +163,12 @@ def outer_schedule(rng):
     }
 
 
-@explored(10, 120, schedules(), suppressed=[HealthCheck.too_slow])
+@explored(10, 60, schedules(), suppressed=[HealthCheck.too_slow])
 def test_exactly_what_is_missing(case):
     holds(case)
 
 
-@explored(30, 200, st.integers(0, 2**32))
+@explored(30, 100, st.integers(0, 2**32))
 def test_exactly_what_is_missing_or_unmatched(seed):
     holds(outer_schedule(random.Random(seed)))
 

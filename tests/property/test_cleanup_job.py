@@ -51,7 +51,7 @@ class Interrupted(Warehouse):
 
 @explored(
     2,
-    15,
+    8,
     suppressed=[HealthCheck.too_slow],
     seed=st.integers(0, 10**6),
     interruptions=st.lists(

@@ -81,7 +81,7 @@ def check(day: ClosedDay, corrections: dict[str, Any], *, whole: bool) -> None:
 
 @explored(
     2,
-    12,
+    6,
     suppressed=[HealthCheck.too_slow],
     query=st.sampled_from(("symbol", "symbol_window")),
     rows=st.lists(ROW, max_size=14),

@@ -89,7 +89,7 @@ def agrees(
     assert exact.value == len(results)
 
 
-@explored(30, 300, st.integers(0, 2**32), st.integers(0, 2**32), soak=600)
+@explored(30, 150, st.integers(0, 2**32), st.integers(0, 2**32), soak=600)
 def test_a_trees_results_are_counted_by_key_and_group(number: int, seed: int) -> None:
     query = query_from(text_of(number))
     rows = stream_rows(query, seed)
@@ -165,7 +165,7 @@ def in_time(query: Query, times: Mapping[str, int]) -> bool:
     return True
 
 
-@explored(20, 400, st.sampled_from(sorted(WINDOWED)), st.integers(0, 2**32))
+@explored(20, 200, st.sampled_from(sorted(WINDOWED)), st.integers(0, 2**32))
 def test_with_windows_only_what_lies_in_time_counts(kind: str, seed: int) -> None:
     query = windowed(kind)
     rng = random.Random(seed)
@@ -208,7 +208,7 @@ def test_a_join_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 @explored(
     30,
-    600,
+    300,
     st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 20_000)), min_size=1, max_size=5),
     st.integers(1, 30_000),
     st.integers(0, 2**32),

@@ -93,7 +93,7 @@ def rows_of(day: TreeSlots, rng: random.Random, keys: int) -> list[tuple[str, in
     return found
 
 
-@explored(10, 30, st.integers(0, 2**32))
+@explored(10, 15, st.integers(0, 2**32))
 def test_unmatched_results_come_once_and_after_the_close(seed: int) -> None:
     day = run(seed)
     optional, inputs = len(day.query.optional), len(day.query.inputs)

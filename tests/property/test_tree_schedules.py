@@ -124,7 +124,7 @@ def rows_of(
     return rows
 
 
-@explored(5, 40, st.integers(0, 2**32), st.integers(0, 2**32))
+@explored(5, 20, st.integers(0, 2**32), st.integers(0, 2**32))
 def test_days_of_trees_are_exact(number: int, seed: int) -> None:
     day = run(number, seed)
     event(f"height {day.spec.height}, cuts {bool(day.cuts)}, back {bool(day.voided)}")

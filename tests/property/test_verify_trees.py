@@ -182,7 +182,7 @@ def made(number: int, seed: int) -> tuple[Query, TreeValues, list[pl.DataFrame],
 NUMBER = st.integers(0, 2**32)
 
 
-@explored(50, 300, NUMBER, NUMBER, soak=3000)
+@explored(50, 150, NUMBER, NUMBER, soak=3000)
 def test_the_fold_is_the_sum_over_all_results(number: int, seed: int) -> None:
     _, values, tables, results = made(number, seed)
     expected = measured(values, results)
@@ -197,7 +197,7 @@ def test_the_fold_is_the_sum_over_all_results(number: int, seed: int) -> None:
     assert failing(values, tables, results) == set()
 
 
-@explored(50, 300, NUMBER, NUMBER, st.randoms(), soak=3000)
+@explored(50, 150, NUMBER, NUMBER, st.randoms(), soak=3000)
 def test_whatever_is_wrong_is_found_at_its_key(number: int, seed: int, rng: random.Random) -> None:
     tree, values, tables, results = made(number, seed)
     assume(results)
@@ -223,7 +223,7 @@ def test_whatever_is_wrong_is_found_at_its_key(number: int, seed: int, rng: rand
     }
 
 
-@explored(150, 900, NUMBER, soak=9000)
+@explored(150, 450, NUMBER, soak=9000)
 def test_a_tree_is_linear_if_each_edge_gives_its_keys_from_one_leaf(number: int) -> None:
     """The theorem of docs/proof.md, and its second half: then one leaf has the root's key."""
     tree = query(text_of(number)).tree
@@ -252,7 +252,7 @@ def test_no_relation_has_a_combination_of_values_twice(number: int, seed: int) -
         assert not found.select(columns).is_duplicated().any()
 
 
-@explored(50, 300, NUMBER, soak=3000)
+@explored(50, 150, NUMBER, soak=3000)
 def test_each_leaf_is_decoded_with_all_that_it_gives_to_keys(number: int) -> None:
     tree = query(text_of(number))
     values = values_of(tree)
@@ -267,7 +267,7 @@ def test_each_leaf_is_decoded_with_all_that_it_gives_to_keys(number: int) -> Non
     assert all(len(each) > 1 for each in by_value(values).values())
 
 
-@explored(50, 300, NUMBER, soak=3000)
+@explored(50, 150, NUMBER, soak=3000)
 def test_leaves_are_joined_outwards_from_the_roots_key(number: int) -> None:
     """None is joined with those before it by nothing: that would be every pair of rows."""
     values = values_of(query(text_of(number)))

@@ -211,7 +211,7 @@ class Clock:
         return rows
 
 
-@explored(5, 25, st.integers(0, 2**32), st.integers(0, 2**32))
+@explored(5, 12, st.integers(0, 2**32), st.integers(0, 2**32))
 def test_days_with_windows_are_exact(number: int, seed: int) -> None:
     day = run(number, seed)
     expired = sum(
@@ -224,7 +224,7 @@ def test_days_with_windows_are_exact(number: int, seed: int) -> None:
     event(f"restored {bool(day.restored)}, expired {bool(expired)}")
 
 
-@explored(5, 25, st.integers(0, 2**32), st.integers(0, 2**32), soak=500)
+@explored(5, 12, st.integers(0, 2**32), st.integers(0, 2**32), soak=500)
 def test_days_that_leave_lost_state_to_cleanup_are_exact(number: int, seed: int) -> None:
     day = run(number, seed, defers=True)
     event(f"cuts {bool(day.cuts)}, deferred {bool(day.deferred)}, back {bool(day.voided)}")

@@ -440,7 +440,7 @@ def test_a_record_dated_ahead_makes_no_partition_idle_and_hides_no_silence() -> 
 
 @explored(
     50,
-    2000,
+    1000,
     st.lists(
         st.tuples(
             st.sampled_from([1_000, 60_000, 200_000]),

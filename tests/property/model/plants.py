@@ -479,6 +479,7 @@ PLANTS: tuple[Plant, ...] = (
         "rows leave their files once the journal says that they are dead",
         "MISSING",
         Rules(dead_for_good=lambda manifest, session: session.drops),
+        first=100,
     ),
     Plant(
         "deferred-not-read",
@@ -503,7 +504,7 @@ PLANTS: tuple[Plant, ...] = (
         "a seal flushes what was cut, in its own epoch, too",
         "MISSING",
         patches=(("spillway.protocol.plan.with_deferred", _not_cut),),
-        first=386,
+        first=485,
     ),
     Plant(
         "deferred-though-spilled",
@@ -761,7 +762,7 @@ PLANTS: tuple[Plant, ...] = (
         "what was dropped in the epoch in which its file was born is dead, too",
         "DOUBLED",
         patches=(("spillway.engine.state.arrangement.Segments.slices", _slices_of_the_epoch),),
-        first=29,
+        first=138,
     ),
     Plant(
         "seal-without-flush",
@@ -888,7 +889,7 @@ PLANTS: tuple[Plant, ...] = (
         "MISSING",
         rules=Rules(told_of_unfound=lambda giver, slots: [giver]),
         trees=TREES,
-        first=1122,
+        first=1250,
     ),
     Plant(
         "late-results-of-the-last-generation",
