@@ -322,7 +322,7 @@ def spark_cluster(tmp_path: Path, spark_env: dict[str, str]) -> Iterator[Cluster
         yield cluster
 
 
-@pytest.mark.soak  # in `make test`: `test_relocation`, and drivers die in `test_trees`
+@pytest.mark.soak  # in `make test`: `test_relocation`; drivers die in `test_trees`, hosts do not go
 def test_killed_while_hosts_come_and_go(make_day: MakeDay, spark_cluster: Cluster) -> None:
     """The same on two hosts. Budgets change with each driver; one host is replaced at the end.
 

@@ -176,7 +176,8 @@ def test_state_is_taken_or_restored(kept: Released) -> None:
     assert waits
     try:
         assert Counter(held(kept, tree_spec(load_query(kept.query)), state)) == waits
-    except Missing:
+    except Missing as error:
+        assert re.search(r"a manifest of format \d+ instead of", str(error))
         restore = restore_of(state, state.slots)
         assert restore is not None
         (open_,) = [each for each in restore.sessions if each.session == OPEN]
