@@ -218,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         err.print("stopped")
         sys.exit(INTERRUPTED)
-    except Exception as error:  # noqa: BLE001 - the last place that can explain it
+    except BaseException as error:  # noqa: BLE001 - the last place; a panic of Rust's, too
         code = getattr(error, "exit_code", None)
         complain(_in_words(error))
         if code is None:
@@ -226,7 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(FAILED if code is None else code)
 
 
-def _in_words(error: Exception) -> str:
+def _in_words(error: BaseException) -> str:
     """An error, with what to do where it is the system's own and nothing has explained it."""
     from spillway.storage.folders import ADVICE, StorageError  # loads what commands load late
 

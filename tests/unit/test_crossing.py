@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import product
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -136,20 +135,24 @@ def test_a_generation_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None
         assert asked == [generations - 1 + 100]
 
 
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of all inputs, for each batch that is made."""
+    found: list[int] = []
+    real = module.ResultBatches.of
+
+    def counting(self: Any, hashes: Any, gathered: Any, boxes: Any) -> Iterator[Joined]:
+        found.append(sum(each.table.num_rows for each in gathered))
+        return real(self, hashes, gathered, boxes)
+
+    monkeypatch.setattr(module.ResultBatches, "of", counting)
+    return found
+
+
 @pytest.mark.parametrize("rows", [1_000, 4_000])
 def test_of_a_hot_hash_only_the_rows_of_a_batch_are_looked_at(
     rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked_at, results = [], 0
-    real = module.ResultBatches.of
-
-    def counting(self: Any, hashes: Any, gathered: Any, boxes: Any) -> Iterator[Joined]:
-        sizes = [each.table.num_rows for each in gathered]
-        looked_at.append(sum(sizes))
-        assert prod(sizes) == int(boxes.size.sum())
-        return real(self, hashes, gathered, boxes)
-
-    monkeypatch.setattr(module.ResultBatches, "of", counting)
+    seen, results = looked_at(monkeypatch), 0
     join = spec(2)
     hot = [(7, g, "k7") for g in (0, 1) for _ in range(rows // 2)]
     for batch in crossing(join, given_rows(join, [hot, hot]), batch_bytes=1 << 16):
@@ -157,7 +160,28 @@ def test_of_a_hot_hash_only_the_rows_of_a_batch_are_looked_at(
         assert set(batch.hashes.tolist()) == {7}
         assert batch.table.nbytes < 2 << 16
     assert results == rows * rows // 2
-    assert sum(looked_at) <= 2 * results
+    assert sum(seen) <= 2 * results
+
+
+def test_rows_that_give_nothing_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One hash may have more text than a column holds, and few results."""
+    seen = looked_at(monkeypatch)
+    join = spec(2)
+    one = [(7, 0, "k7")] * 1_000 + [(7, 1, "k7")]
+    other = [(7, 0, "k7")]
+    batches = [*crossing(join, given_rows(join, [one, other]), batch_bytes=1 << 20)]
+    assert [batch.table.num_rows for batch in batches] == [1]
+    assert seen == [2]
+
+
+def test_a_hash_of_many_generations_leaves_in_few_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = looked_at(monkeypatch)
+    join = spec(2)
+    rows = [(7, g, "k7") for g in range(300)]
+    batches = [*crossing(join, given_rows(join, [rows, rows]), batch_bytes=1 << 20)]
+    results = sum(batch.table.num_rows for batch in batches)
+    assert results == 300 * 299
+    assert len(seen) <= 2 * sum(batch.table.nbytes for batch in batches) / (1 << 20) + 1
 
 
 def test_whole_hashes_share_a_batch() -> None:

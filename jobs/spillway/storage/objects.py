@@ -108,6 +108,12 @@ def object_folder(uri: str, options: Options) -> ObjectFolder:
     for name in options:
         if problem := option_problem(name):
             raise ValueError(f"warehouse.options: {problem}")
+        bare = name.removeprefix(PROVIDERS[location.scheme])
+        if bare != name and bare in CONNECTION:  # the library would panic
+            raise ValueError(
+                f"warehouse.options: {name} is no option: those of the connection have no prefix. "
+                f"Write {bare}"
+            )
         if name not in CONNECTION and not name.startswith(PROVIDERS[location.scheme]):
             raise ValueError(
                 f"warehouse.options: {name} is of another provider; those of {location.scheme}:// "
@@ -560,6 +566,10 @@ def _is_final(error: Exception) -> bool:
     )
 
 
+_METADATA = ("169.254.169.254", "metadata.google.internal", "/latest/api/token")
+"""Whom a client asks last for credentials."""
+
+
 def _reason(text: str) -> tuple[int, str] | None:
     """The number and words for an error that a person can mend, by what the server said."""
     code = match[1] if (match := _CODE.search(text)) else ""
@@ -574,6 +584,12 @@ def _reason(text: str) -> tuple[int, str] | None:
         return errno.EACCES, (
             f"the store does not know these credentials ({code or status}): see warehouse.options, "
             "or where the provider's own client finds them"
+        )
+    if any(each in text for each in _METADATA):
+        return errno.EACCES, (
+            "there are no credentials: neither in warehouse.options nor in the environment, and "
+            "this machine's metadata service gives none: set SPILLWAY_WAREHOUSE__OPTIONS, or what "
+            "the provider's own client looks for"
         )
     if code == "AccessDenied" or status == "403":
         return errno.EACCES, (

@@ -25,7 +25,11 @@ def start_line(state: JournalState) -> str:
 def epoch_line(entry: Epoch) -> str:
     """The line of one journaled epoch."""
     rows = sum(count.rows for count in entry.read)
-    parts = [f"epoch {entry.epoch}:", f"{rows:,} rows,", f"{sum(entry.results.values()):,} results"]
+    parts = [
+        f"epoch {entry.epoch}:",
+        f"{times_text(rows, 'row')},",
+        times_text(sum(entry.results.values()), "result"),
+    ]
     rejected = sum(count.rejected for count in entry.read)
     if rejected:
         parts.append(f"({rejected:,} quarantined)")

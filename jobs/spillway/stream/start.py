@@ -111,7 +111,8 @@ def check_session(wanted: Wanted, state: JournalState) -> None:
             )
     if wanted.session in state.sealed:
         raise SessionNotOpen(
-            f"{wanted.session} is sealed; the open session is {state.session.date}."
+            f"{wanted.session} is sealed; the open session is {state.session.date}. "
+            f"Start with --session {state.session.date}, or without it."
         )
 
 

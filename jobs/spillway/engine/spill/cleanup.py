@@ -44,7 +44,7 @@ import pyarrow.compute as pc
 from spillway.engine.groups import I64, U64, Bool
 from spillway.engine.join.batches import BATCH_BYTES, Joined
 from spillway.engine.join.kernel import Rows, join_batches, picked
-from spillway.engine.join.probe import distinct
+from spillway.engine.join.probe import distinct, first_of_each
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.crossing import InputGenerations, crossing
 from spillway.engine.spill.generations import GenerationEnds, VoidedCuts
@@ -321,16 +321,15 @@ class Straddling:
         self._bytes = 0
         self._rows: dict[tuple[int, int], pa.Table] = {}
 
-    def keep(self, file: int, group: int, rows: pa.Table) -> bool:
-        """Keep rows of a row group, all those from the end of the piece on; whether there is room.
+    def keep(self, file: int, group: int, rows: pa.Table) -> None:
+        """Keep rows of a row group, all those from the end of the piece on.
 
         They count as all that they hold in memory: as a slice the whole row group.
         """
         size = rows.get_total_buffer_size()
-        if fits := bool(self._bytes + size <= self._most_bytes):
+        if self._bytes + size <= self._most_bytes:
             self._bytes += size
             self._rows[file, group] = rows
-        return fits
 
     def taken(self, near: RowGroups) -> tuple[RowGroups, list[tuple[int, int, pa.Table]]]:
         """Of these row groups those that have to be read, and (file, group, rows) of the others,
@@ -379,16 +378,9 @@ def _within(
     """The rows with a hash in [lo, hi); those after it are kept."""
     for file, group, table in tables:
         hashes = table["key_hash"].to_numpy().view(np.uint64)
-        last = np.uint64(hi - 1)
-        # In our own files the rows after the piece are the last ones.
-        first = int(np.searchsorted(hashes, last, side="right"))
-        after = hashes > last
-        if first < len(hashes) and after[first:].all() and not after[:first].any():
-            if straddling.keep(file, group, table.slice(first)):
-                # Its memory is held in any case.
-                table, hashes, after = table.slice(0, first), hashes[:first], after[:first]
-        elif after.any():
-            straddling.keep(file, group, table.filter(pa.array(after)))
+        after = hashes > np.uint64(hi - 1)
+        if after.any():
+            straddling.keep(file, group, where(table, after))
         inside = ~after & (hashes >= np.uint64(lo))
         if inside.any():
             yield file, group, table if inside.all() else where(table, inside)
@@ -475,11 +467,8 @@ def begins(hashes: U64, epochs: I64) -> tuple[Bool, Bool]:
 
     Rows (n,) come in the order of hashes, then epochs.
     """
-    of_hash: Bool = np.ones(len(hashes), dtype=np.bool_)
-    of_hash[1:] = hashes[1:] != hashes[:-1]
-    of_generation = of_hash.copy()
-    of_generation[1:] |= epochs[1:] != epochs[:-1]
-    return of_hash, of_generation
+    of_hash = first_of_each(hashes)
+    return of_hash, of_hash | first_of_each(epochs)
 
 
 def missing(
@@ -508,7 +497,7 @@ def _in_windows(
 ) -> Iterator[Joined]:
     """As `crossing`, level after level: rows meet slice by slice, so that the cost is that of rows
     which can join."""
-    hashes = distinct([rows.key_hash for rows, _ in own])
+    hashes = distinct([own[0].rows.key_hash])  # every input has each
     levels = max(int(of_row.max(initial=0)) for _, of_row in own).bit_length()
     ranks = [
         np.searchsorted(hashes, rows.key_hash).astype(np.uint64) << np.uint64(levels)
