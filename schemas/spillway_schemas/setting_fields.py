@@ -400,7 +400,8 @@ class WarehouseSettings(Section):
         description=(
             "Options of the object store by delta-rs's names: `aws_...`, `google_...`, `azure_...` "
             "of the provider, and of the connection, without a prefix, `timeout` (30s: one "
-            "answer), `retry_timeout` (60s: all attempts at a request), `connect_timeout` (5s), `allow_http`, `proxy_url` "
+            "answer), `retry_timeout` (60s: all attempts at a request), `connect_timeout` (5s), "
+            "`allow_http`, `proxy_url` "
             "and others. No value is ever shown but of names that are known to be harmless."
         ),
         json_schema_extra=_about(
