@@ -42,14 +42,15 @@ def spill(place: Folder, rows: int, keys: int, generations: int) -> SpillIndex:
             hashes = SPEC.hashes(0, [batch.column(0)])
             order = np.argsort(hashes)
             inputs.append((hashes[order], table.take(pa.array(order))))
-        for slot in range(2):
+        for half in (Prefix(1, 0), Prefix(1, 1)):
             halves = []
             for hashes, table in inputs:
-                middle = int(np.searchsorted(hashes, np.uint64(1 << 63)))
-                own = slice(0, middle) if slot == 0 else slice(middle, len(hashes))
-                part = table.slice(own.start, len(hashes[own]))
-                halves.append([Rows(hashes[own], part)])
-            record = write_spill(place, f"{epoch}-{slot}.parquet", SPEC, SESSION, epoch, halves)
+                first, last = np.searchsorted(hashes, np.array([half.lo, half.hi - 1], np.uint64))
+                own = table.slice(first, last - first)
+                halves.append([Rows(hashes[first:last], own)])
+            record = write_spill(
+                place, f"{epoch}-{half.value}.parquet", SPEC, SESSION, epoch, halves
+            )
             assert record is not None
             file = SpillFile(record.path, record.bytes, record.digest)
             groups = run_survey(SurveyTask(place, file))

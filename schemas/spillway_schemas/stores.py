@@ -99,6 +99,9 @@ def option_problem(name: str) -> str | None:
     """Why a store cannot have an option of this name; None when it can."""
     if name in REFUSED:
         return f"{name} cannot be set: {REFUSED[name]}"
+    for prefix in PROVIDERS.values():  # the library takes one with a prefix, and panics
+        if (bare := name.removeprefix(prefix)) != name and bare in CONNECTION:
+            return f"{name} is no option: those of the connection have no prefix. Write {bare}"
     if name in CONNECTION or name.startswith(tuple(PROVIDERS.values())):
         return None
     providers = ", ".join(f"{each}..." for each in PROVIDERS.values())

@@ -324,6 +324,10 @@ class Day:
         self.warehouse()
         return self.journal.entries()
 
+    def epochs(self) -> list[dict[str, Any]]:
+        """The journal's epochs; of a store's those that are in it by now."""
+        return [entry for entry in self.entries() if entry["kind"] == "epoch"]
+
     def warehouse(self) -> Path:
         """The folder of the tables; of a store's what is there now is copied to it."""
         here = self.folder / "warehouse"
@@ -334,15 +338,13 @@ class Day:
     def sealed(self, session: str) -> dict[str, Any]:
         """The sealed record of a session."""
         [found] = [
-            e["sealed"]
-            for e in self.entries()
-            if e["kind"] == "epoch" and e["sealed"] and e["sealed"]["session"] == session
+            e["sealed"] for e in self.epochs() if e["sealed"] and e["sealed"]["session"] == session
         ]
         return found
 
     def is_sealed(self, session: str) -> bool:
         """Whether the journal has sealed a session."""
-        return any((e["sealed"] or {}).get("session") == session for e in self.journal.epochs())
+        return any((e["sealed"] or {}).get("session") == session for e in self.epochs())
 
     def check(self, session: str) -> Counter[str]:
         """Compare the session's results with a brute-force join of what Kafka holds.

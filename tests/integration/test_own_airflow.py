@@ -97,10 +97,6 @@ state.budget_bytes = "48 KiB"
 class OwnDay(SecuredDay, QueryDay):
     """A day of one query on a broker that lets others read and write than its stream."""
 
-    def epochs(self) -> list[dict[str, Any]]:
-        """All that are in the store by now."""
-        return [entry for entry in self.entries() if entry["kind"] == "epoch"]
-
 
 @dataclass
 class World:

@@ -55,7 +55,7 @@ def test_a_day_across_two_hosts(tmp_path: Path, spark_env: dict[str, str]) -> No
         assert state_of(hosted, "host-b") == ["slot-1"]
         assert not day.state.exists(), "state is on this machine, and not on the hosts"
         hosted.finish()
-        epochs = hosted.epochs()
+        epochs = hosted.day.epochs()
         placed = {tuple(slot["host"] for slot in epoch["slots"]) for epoch in epochs}
         assert placed == {("host-a", "host-b")}
         assert [len(epoch["moved"]) for epoch in epochs if epoch["moved"]] == [3]
@@ -99,7 +99,7 @@ def test_a_link_is_cut_for_a_minute(
             print(f"rows are read {time.monotonic() - mended:.1f} s after the link is mended")
             time.sleep(5)
         hosted.finish()
-        log, epochs = hosted.log(), hosted.epochs()
+        log, epochs = hosted.log(), hosted.day.epochs()
         print(seen, log)
         assert code == 0
         assert ": host-b has not answered for 1" in log
@@ -129,7 +129,7 @@ def test_packets_are_lost(tmp_path: Path, spark_env: dict[str, str], loss: float
         came, lost = hosted.network.lost("host-b")
         print(f"{lost:,} of {came:,} packets lost, {time.monotonic() - began:.1f} s")
         assert lost > came * loss / 2
-        assert any(epoch["moved"] for epoch in hosted.epochs())
+        assert any(epoch["moved"] for epoch in hosted.day.epochs())
         assert day.check(SESSION)["cleanup"] > 0
 
 

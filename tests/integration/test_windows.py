@@ -41,15 +41,8 @@ def day(
 def test_windows_reach_over_midnight(day: WindowedDay) -> None:
     """The second of two days without a pause begins with what the first carries over. Its driver
     dies then, and a slot's state is lost."""
-    day.extra |= {"SESSION__CALENDAR": "24/7", "SESSION__CARRY": "true"}
     first, second = "2026-01-05", "2026-01-06"
-    day.produce(timed_messages(3, 2_000, keys=40))
-    seal = ("seal", "--session", first)
-    day.ok(*chained(("stream", "--session", first, "--available-now"), seal))
-    day.produce(timed_messages(4, 2_000, keys=40, begin_s=200))
-    day.finish(first, sealed=True)
-    killed_after(day, lambda: carried(day) > 0, "stream", "--session", second)
-    lose_a_slot(day)
+    into_the_next(day, first, second, rows=2_000, keys=40)
     day.finish(second)
     phases = [day.check(session) for session in (first, second)]
     assert all(each["run-time"] > 0 for each in phases)
@@ -62,16 +55,8 @@ def test_windows_reach_over_midnight(day: WindowedDay) -> None:
 def test_three_days_without_a_pause(day: WindowedDay) -> None:
     """Windows reach over midnight, twice, under kills. Groups spill, state is lost and made again,
     rows are late: each day is proved, and no result is lost, or in two of them."""
-    day.extra |= {"SESSION__CALENDAR": "24/7", "SESSION__CARRY": "true"}
     first, second, third = "2026-01-05", "2026-01-06", "2026-01-07"
-    day.produce(timed_messages(3, 4_000, keys=60))
-    seal = ("seal", "--session", first)
-    day.ok(*chained(("stream", "--session", first, "--available-now"), seal))
-    # These are read with the end of the first day.
-    day.produce(timed_messages(4, 4_000, keys=60, begin_s=200))
-    day.finish(first, sealed=True)
-    killed_after(day, lambda: carried(day) > 0, "stream", "--session", second)
-    lose_a_slot(day)
+    into_the_next(day, first, second, rows=4_000, keys=60)
     day.produce(timed_messages(5, 2_000, keys=60, begin_s=400))
     seal = ("seal", "--session", second)
     day.ok(*chained(("stream", "--session", second, "--available-now"), seal))
@@ -112,6 +97,20 @@ def test_lost_state_of_windows_is_left_to_cleanup(day: WindowedDay) -> None:
     assert sum(bool(epoch["deferred"]) for epoch in epochs) == 4
     assert not any(epoch["restored_slots"] for epoch in epochs)
     assert sum(slot["expired_rows"] for epoch in epochs for slot in epoch["slots"]) > 100
+
+
+def into_the_next(day: WindowedDay, first: str, second: str, *, rows: int, keys: int) -> None:
+    """The first day to its proof, and the next one until it has what is carried over: its driver
+    is killed, and a slot's state is lost."""
+    day.extra |= {"SESSION__CALENDAR": "24/7", "SESSION__CARRY": "true"}
+    day.produce(timed_messages(3, rows, keys=keys))
+    seal = ("seal", "--session", first)
+    day.ok(*chained(("stream", "--session", first, "--available-now"), seal))
+    # These are read with the end of the first day.
+    day.produce(timed_messages(4, rows, keys=keys, begin_s=200))
+    day.finish(first, sealed=True)
+    killed_after(day, lambda: carried(day) > 0, "stream", "--session", second)
+    lose_a_slot(day)
 
 
 def lose_a_slot(day: WindowedDay, slot: int = 0) -> None:

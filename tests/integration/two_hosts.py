@@ -111,10 +111,6 @@ class Hosted:
         commands = ("cleanup", "--session", SESSION, "--then", "verify", "--session", SESSION)
         self.day.ok(*commands, SPILLWAY_SPARK__MASTER="local[2]")
 
-    def epochs(self) -> list[dict[str, Any]]:
-        """The journal's epochs, once nobody writes."""
-        return [entry for entry in self.day.entries() if entry["kind"] == "epoch"]
-
 
 @contextlib.contextmanager
 def two_hosts(

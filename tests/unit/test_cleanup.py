@@ -264,6 +264,32 @@ def test_reads_grow_with_the_input_not_with_the_generations(tmp_path, monkeypatc
         assert sum(read) == 800
 
 
+def test_a_row_is_joined_as_often_as_the_generations_have_bits(tmp_path, monkeypatch):
+    """As rows with windows are: these have none, which only says that all are near."""
+    joined = []
+    real = cleanup.join_batches
+
+    def counting(join, old, new, **more):
+        joined.append(
+            sum(len(run.key_hash) for side in (old, new) for runs in side for run in runs)
+        )
+        return real(join, old, new, **more)
+
+    def in_windows(join, own, *, batch_bytes):
+        return cleanup._in_windows(source, join, own, batch_bytes)
+
+    monkeypatch.setattr(cleanup, "join_batches", counting)
+    monkeypatch.setattr(cleanup, "crossing", in_windows)
+    for generations in (2, 3, 64, 65):
+        joined.clear()
+        # One hash has all the generations, the others two each.
+        hot = {e: [5, 6 + e // 2] for e in range(generations)}
+        source = spilled(tmp_path / str(generations), {e: (h, h) for e, h in hot.items()})
+        assert count(source) == generations * (generations - 1) + 2 * (generations // 2)
+        assert len(joined) == (generations - 1).bit_length()
+        assert max(joined) <= 4 * generations
+
+
 def test_results_have_the_hashes_of_their_rows(tmp_path):
     """Inside they meet by other numbers."""
     hashes = [0, 7, 2**63, 2**64 - 1]

@@ -257,6 +257,26 @@ def test_what_a_line_explains_has_no_details(
     assert not (tmp_path / "var" / "last-error.txt").exists()
 
 
+def test_a_panic_of_a_library_is_no_lost_result(
+    tmp_path: Path,
+    settings: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rust's is no `Exception`. Left to Python it ends with 1: as if results were wrong."""
+
+    class Panic(BaseException):
+        pass
+
+    def fails(*_: object, **__: object) -> None:
+        raise Panic("called `unwrap()` on a `None` value")
+
+    monkeypatch.setattr("spillway.topics.look", fails)
+    assert code(*settings, "topics") == 3
+    assert capsys.readouterr().err.startswith("spillway: called `unwrap()`")
+    assert "Panic" in (tmp_path / "var" / "last-error.txt").read_text()
+
+
 def test_an_error_is_told_where_its_details_cannot_be_kept(
     tmp_path: Path,
     settings: list[str],

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from spillway.doctor.stores import judge_store, object_store
 from spillway.storage import Folder, StorageError, folder, private
 from spillway.storage.folders import UnsafeStore
-from spillway.storage.objects import MARK, PART_BYTES
+from spillway.storage.objects import MARK, PART_BYTES, _reason
 from spillway_schemas.secret import shown
 from spillway_schemas.settings import SettingsError, load_settings, values
 from spillway_schemas.stores import StoreLocation, is_uri, option_problem, store_location
@@ -85,6 +85,15 @@ def test_options_that_would_break_commits_are_refused(monkeypatch: pytest.Monkey
 # --- settings ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("status", ["401 Unauthorized", "403 Forbidden"])
+def test_what_a_machine_s_metadata_service_answers_is_not_the_store_s_answer(status: str) -> None:
+    where = "Error performing PUT {} in 2ms - Server returned non-2xx status code: " + status
+    asked = where.format("http://169.254.169.254/latest/api/token")
+    [(_, told), (_, store)] = [_reason(asked), _reason(where.format("http://lake.example.com/w"))]
+    assert told.startswith("there are no credentials")
+    assert store.startswith("the store")
+
+
 def test_a_warehouse_in_a_store_and_its_options() -> None:
     environ = {
         "SPILLWAY_WAREHOUSE__ROOT": "s3://lake/w/",
@@ -117,6 +126,8 @@ def test_a_warehouse_in_a_store_and_its_options() -> None:
         ({"kafka.data_dir": "gs://lake/w"}, "only warehouse.root may be in an object store"),
         ({"warehouse.options": {"region": "x"}}, "is no option of an object store"),
         ({"warehouse.options": {"aws_conditional_put": "disabled"}}, "are always on"),
+        ({"warehouse.options": {"aws_allow_http": True}}, r"have no prefix\. Write allow_http"),
+        ({"warehouse.options": {"azure_timeout": "5s"}}, r"have no prefix\. Write timeout"),
         ({"warehouse.options": {"timeout": SECRET}}, "timeout: write a length of time"),
     ],
 )

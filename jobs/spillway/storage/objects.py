@@ -108,12 +108,6 @@ def object_folder(uri: str, options: Options) -> ObjectFolder:
     for name in options:
         if problem := option_problem(name):
             raise ValueError(f"warehouse.options: {problem}")
-        bare = name.removeprefix(PROVIDERS[location.scheme])
-        if bare != name and bare in CONNECTION:  # the library would panic
-            raise ValueError(
-                f"warehouse.options: {name} is no option: those of the connection have no prefix. "
-                f"Write {bare}"
-            )
         if name not in CONNECTION and not name.startswith(PROVIDERS[location.scheme]):
             raise ValueError(
                 f"warehouse.options: {name} is of another provider; those of {location.scheme}:// "
@@ -574,6 +568,12 @@ def _reason(text: str) -> tuple[int, str] | None:
     """The number and words for an error that a person can mend, by what the server said."""
     code = match[1] if (match := _CODE.search(text)) else ""
     status = match[1] if (match := _STATUS.search(text)) else ""
+    if any(each in text for each in _METADATA):  # what it answered is not the store's answer
+        return errno.EACCES, (
+            "there are no credentials: neither in warehouse.options nor in the environment, and "
+            "this machine's metadata service gives none: set SPILLWAY_WAREHOUSE__OPTIONS, or what "
+            "the provider's own client looks for"
+        )
     if code in _NO_BUCKET:
         return errno.ENOENT, "there is no such bucket: make it, or name another in warehouse.root"
     if code == "RequestTimeTooSkewed":
@@ -584,12 +584,6 @@ def _reason(text: str) -> tuple[int, str] | None:
         return errno.EACCES, (
             f"the store does not know these credentials ({code or status}): see warehouse.options, "
             "or where the provider's own client finds them"
-        )
-    if any(each in text for each in _METADATA):
-        return errno.EACCES, (
-            "there are no credentials: neither in warehouse.options nor in the environment, and "
-            "this machine's metadata service gives none: set SPILLWAY_WAREHOUSE__OPTIONS, or what "
-            "the provider's own client looks for"
         )
     if code == "AccessDenied" or status == "403":
         return errno.EACCES, (

@@ -45,6 +45,7 @@ from spillway.engine.groups import I64, U64, Bool
 from spillway.engine.join.batches import BATCH_BYTES, Joined
 from spillway.engine.join.kernel import Rows, join_batches, picked
 from spillway.engine.join.probe import distinct, first_of_each
+from spillway.engine.join.spec import JoinSpec
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.crossing import InputGenerations, crossing
 from spillway.engine.spill.generations import GenerationEnds, VoidedCuts
@@ -251,7 +252,7 @@ def weights(source: SpillSource, near: RowGroups, ranges: Sequence[Prefix]) -> F
     found: F64 = np.zeros(2 * len(ranges))
     first, last = place_of(near.lo), place_of(near.hi)
     whole = (first == last) & (near.lo >= lows[0])
-    np.add.at(found, first[whole], near.bytes[whole])
+    found += np.bincount(first[whole], near.bytes[whole], minlength=len(found))
     rest = near.pick(~whole)
     row_bytes = bytes_of_rows(rest)
     for file, group, table in source.rows(rest, ranges[0].lo, ranges[-1].hi, ("key_hash",)):
@@ -489,20 +490,17 @@ def missing(
     if join.span is None:
         yield from crossing(join, own, batch_bytes=batch_bytes)
     else:
-        yield from _in_windows(source, own, batch_bytes)
+        yield from _in_windows(source, join, own, batch_bytes)
 
 
 def _in_windows(
-    source: SpillSource, own: Sequence[InputGenerations], batch_bytes: int
+    source: SpillSource, join: JoinSpec, own: Sequence[InputGenerations], batch_bytes: int
 ) -> Iterator[Joined]:
     """As `crossing`, level after level: rows meet slice by slice, so that the cost is that of rows
     which can join."""
     hashes = distinct([own[0].rows.key_hash])  # every input has each
     levels = max(int(of_row.max(initial=0)) for _, of_row in own).bit_length()
-    ranks = [
-        np.searchsorted(hashes, rows.key_hash).astype(np.uint64) << np.uint64(levels)
-        for rows, _ in own
-    ]
+    ranks = [each.numbers().astype(np.uint64) << np.uint64(levels) for each in own]
     for level in range(levels):
         sides: list[list[list[Rows]]] = [[], []]
         for input_, (rows, of_row), rank in zip(source.inputs, own, ranks, strict=True):
@@ -514,7 +512,6 @@ def _in_windows(
         old, new = sides
         if not (any(old) and any(new)):
             continue
-        join = source.spec.joins[source.operator]
         for batch in join_batches(join, old, new, need_old=True, batch_bytes=batch_bytes):
             at = (batch.hashes >> np.uint64(levels)).astype(np.int64)
             yield replace(batch, hashes=hashes[at])

@@ -45,6 +45,11 @@ class InputGenerations(NamedTuple):
     of_row: I64
     """The generation of each, int64 (n,), counted for each hash by itself: its first one is 0."""
 
+    def numbers(self) -> I64:
+        """The number of each row's hash, int64 (n,), from 0."""
+        found: I64 = np.cumsum(first_of_each(self.rows.key_hash)) - 1
+        return found
+
 
 def crossing(
     spec: JoinSpec, inputs: Sequence[InputGenerations], *, batch_bytes: int
@@ -54,16 +59,11 @@ def crossing(
     Every hash has rows of every input, and one has two generations at least. The join has no
     window.
     """
-    hashes = distinct([inputs[0].rows.key_hash])
-    numbers: list[I64] = [np.cumsum(first_of_each(rows.key_hash)) - 1 for rows, _ in inputs]
+    numbers = [each.numbers() for each in inputs]
     generations = [of_row for _, of_row in inputs]
     # Where the rows of each hash begin, and those of the last one end: (m, h + 1).
-    begins = np.stack(
-        [
-            np.append(np.flatnonzero(first_of_each(rows.key_hash)), len(of_row))
-            for rows, of_row in inputs
-        ]
-    )
+    begins = np.stack([np.flatnonzero(np.diff(each, prepend=-1, append=-1)) for each in numbers])
+    hashes = inputs[0].rows.key_hash[begins[0, :-1]]
     tables = [rows.table for rows, _ in inputs]
     results = ResultBatches(spec, batch_bytes)
     limit = most_results(batch_bytes, [[table] for table in tables])
