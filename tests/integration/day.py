@@ -292,8 +292,9 @@ class Day:
         sealed: bool = False,
         timeout_s: float = 240,
         **env: str,
-    ) -> None:
+    ) -> dict[str, Any]:
         """Seal, stream to the seal, clean up, verify: all must succeed, as must what comes `first`.
+        What `verify` has said.
 
         In one process: it starts one JVM where four commands would start three.
         """
@@ -306,8 +307,10 @@ class Day:
         ]
         self.ok(*chained(*commands), timeout_s=timeout_s, **env)
         lines = (self.folder / "log.txt").read_text().splitlines()
-        verdict = next(line for line in reversed(lines) if line.startswith('{"session"'))
-        assert json.loads(verdict)["complete"] is True
+        said = next(line for line in reversed(lines) if line.startswith('{"session"'))
+        verdict: dict[str, Any] = json.loads(said)
+        assert verdict["complete"] is True
+        return verdict
 
     # ------------------------------------------------------------------ output
 
@@ -346,22 +349,28 @@ class Day:
         """Whether the journal has sealed a session."""
         return any((e["sealed"] or {}).get("session") == session for e in self.epochs())
 
-    def check(self, session: str) -> Counter[str]:
+    def check(self, session: str, *late: Sequence[tuple[str, bytes]]) -> Counter[str]:
         """Compare the session's results with a brute-force join of what Kafka holds.
 
-        Returns the number of results of each phase.
+        `late`: the (stream, value) rows of each correction. Returns the number of results of each
+        phase.
         """
-        expected, (got, phases) = self.expected(session, self.read_topics()), self.found(session)
+        expected = self.expected(session, self.read_topics(), late)
+        got, phases = self.found(session)
         missing, surplus = expected - got, got - expected
         assert not missing, f"{missing.total()} missing, e.g. {next(iter(missing))}"
         assert not surplus, f"{surplus.total()} too many, e.g. {next(iter(surplus))}"
         return phases
 
     def expected(
-        self, session: str, read: Mapping[str, Sequence[tuple[int, int, bytes | None]]]
+        self,
+        session: str,
+        read: Mapping[str, Sequence[tuple[int, int, bytes | None]]],
+        late: Sequence[Sequence[tuple[str, bytes]]] = (),
     ) -> Counter[tuple[Any, ...]]:
         """The brute-force join of a session's input. `read`: of `read_topics`. A result is a key,
-        and of each stream partition, offset and a value; Nones where it lacks an optional row."""
+        and of each stream partition, offset and a value; Nones where it lacks an optional row.
+        Rows of the n-th correction in `late` have the partition -n, and are numbered from 1."""
         sealed = self.sealed(session)
         by_key: dict[str, list[list[tuple[Any, ...]]]] = defaultdict(
             lambda: [[] for _ in self.topics]
@@ -377,6 +386,11 @@ class Day:
                 if body is not None:
                     row = (partition, offset, body[VALUE[stream]])
                     by_key[body["symbol"]][number].append(row)
+        for revision, corrected in enumerate(late, 1):
+            for row_number, (stream, value) in enumerate(corrected, 1):
+                body = json.loads(value)
+                row = (-revision, row_number, body[VALUE[stream]])
+                by_key[body["symbol"]][list(self.topics).index(stream)].append(row)
         nothing = [[(None, None, None)] if s in self.optional else [] for s in self.topics]
         return Counter(
             (key, *combination)

@@ -10,14 +10,14 @@ import shutil
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient, TopicPartition
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 
 from spillway.kafka.broker import free_port
 from spillway.kafka.client import cluster
@@ -91,6 +91,11 @@ def test_two_days_with_too_little_memory(make_day: MakeDay) -> None:
     assert f"{FIRST} is sealed" in day.tail(), day.tail()
     day.ok("seal", "--session", SECOND)
     day.produce(messages(3, ROWS // 2, keys=5_000))
+    # Two feeds were down on the first day: a file has the rows of one, a topic those of the other.
+    from_file = messages(4, 200, keys=500, malformed=0.0)
+    from_topic = [("review", value) for stream, value in from_file if stream == "review"][:40]
+    late_file, late_topic = write_late(day, from_file), send_late(day, from_topic)
+    why = ("--reason", "a feed was down")
     commands = (
         ("stream", "--until-sealed", SECOND),
         ("cleanup", "--session", SECOND),
@@ -99,6 +104,9 @@ def test_two_days_with_too_little_memory(make_day: MakeDay) -> None:
         # Both days are proved: their spilled rows are needed no more, and everything else stays.
         ("maintain", "--keep-spilled-days", "0", "--json"),
         cleanup,  # was done
+        ("correct", "--session", FIRST, late_file, *why),
+        ("correct", "--session", FIRST, "--topic", late_topic, "--stream", "review", *why),
+        ("verify", "--session", FIRST),
         ("verify", "--session", SECOND),
         ("stream", "--available-now"),
         ("status", "--json"),
@@ -109,11 +117,31 @@ def test_two_days_with_too_little_memory(make_day: MakeDay) -> None:
     [spill] = [each for each in maintained["tables"] if each["table"] == "spill"]
     assert spill["sessions"] == [FIRST, SECOND]
     assert {each["session"] for each in status["sessions"]} >= {FIRST, SECOND}
-    for session in (FIRST, SECOND):
-        assert day.check(session)["cleanup"] > 0
+    assert day.check(FIRST, from_file, from_topic)["correction"] > 0
+    assert day.check(SECOND)["cleanup"] > 0
     rejected = Counter(json.dumps(row["reason"]) for row in day.quarantined())
     assert rejected.total() > 0
     planted.check_left(day)
+
+
+def write_late(day: Day, late: Sequence[tuple[str, bytes]]) -> str:
+    """A file of late (stream, value) rows, for `correct`; its path."""
+    rows = [{"topic": day.topics[stream], "value": json.loads(v)} for stream, v in late]
+    file = day.folder / "late.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(file)
+
+
+def send_late(day: Day, late: Sequence[tuple[str, bytes]]) -> str:
+    """A topic of its own with late rows of one stream; its name."""
+    topic = f"{day.topics[late[0][0]]}-late"
+    with cluster(day.bootstrap) as view:
+        view.create_topics({topic: 1})
+    producer = KafkaProducer(bootstrap_servers=day.bootstrap)
+    for _, value in late:
+        producer.send(topic, value)
+    producer.close()
+    return topic
 
 
 def is_sealed(day: Day, session: str) -> bool:

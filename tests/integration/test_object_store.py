@@ -345,6 +345,23 @@ def test_processes_that_race_take_each_number_once(store: StoreServer, place: st
 
 @on_every_store()
 @server
+def test_how_many_requests_a_commit_takes(store: StoreServer, place: str) -> None:
+    """As `docs/deployment.md` says of an epoch; and no more when the history is longer."""
+    w = made(store, place)
+    found = []
+    for n in range(8):
+        store.requests()
+        w.journal.append(entry(n))
+        journal = len(store.requests())
+        record = written(w, n, [n])
+        store.requests()
+        w.apply("results", n, [record])
+        found.append((journal, len(store.requests())))
+    assert found[1:] == [(9, 11)] * 7, "the first one of a process tries the store"
+
+
+@on_every_store()
+@server
 def test_vacuum_and_checks_of_a_store(store: StoreServer, place: str) -> None:
     """What nothing names goes, in one request where the store has one for that; a file that is gone
     is told of."""

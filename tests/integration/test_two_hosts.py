@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 import statistics
 import threading
 import time
@@ -102,7 +103,7 @@ def test_a_link_is_cut_for_a_minute(
         log, epochs = hosted.log(), hosted.day.epochs()
         print(seen, log)
         assert code == 0
-        assert ": host-b has not answered for 1" in log
+        assert re.search(r": host-b has not answered for 1\d s", log)
         assert given_up or ": host-b answers again, after " in log
         for raw in ("Traceback", "Exception", "\tat org.apache"):
             assert raw not in log

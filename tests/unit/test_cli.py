@@ -74,6 +74,7 @@ def test_nothing_yet_is_an_exit_code_of_its_own(
     [
         (["rebalance", "--policy", "nonsense"], "unknown policy 'nonsense'"),
         (["--set", "state.slots=none", "rebalance"], "state.slots"),
+        (["--query", "nope", "status"], "'nope'"),
     ],
 )
 def test_wrong_usage_is_told_before_there_is_a_warehouse(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from spillway.demo.day import LocalDay
-from spillway.demo.phases import PhaseFailed, Stopped
+from spillway.demo.phases import Phase, PhaseFailed, Stopped
 from spillway.demo.place import Place
 from spillway.demo.view import _line, what_next
 from spillway_schemas.scenario import load_scenario
@@ -60,6 +61,14 @@ def test_what_ctrl_c_ends_was_stopped_and_has_not_failed(
     assert _line(phase).plain.startswith(
         "cleanup: stopped after " if stopped else "cleanup: failed"
     )
+
+
+def test_a_phase_that_has_just_begun_has_no_time_yet() -> None:
+    phase = Phase("cleanup", "the missing results")
+    phase.state, phase.began = "running", time.monotonic()
+    assert _line(phase).plain == "cleanup: the missing results"
+    phase.began -= 61
+    assert _line(phase).plain == "cleanup: the missing results (1 min 1 s)"
 
 
 def test_a_strange_path_reaches_the_query_as_it_is(tmp_path: Path) -> None:

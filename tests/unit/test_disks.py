@@ -217,5 +217,9 @@ def test_a_budget_that_holds_no_epoch_is_refused_with_the_least() -> None:
     assert found.status == "fail"
     assert found.what.startswith("state.budget_bytes = 10.0 KiB cannot hold an epoch")
     assert found.mend.startswith("set state.budget_bytes to 103KiB at the least")
-    assert judge_budget(budget_bytes=103 << 10, least_bytes=least).status == "ok"
+    little = judge_budget(budget_bytes=103 << 10, least_bytes=least)
+    assert little.status == "warn"
+    assert "nearly every row will be spilled" in little.what
+    assert judge_budget(budget_bytes=2 * least - 1, least_bytes=least).status == "warn"
+    assert judge_budget(budget_bytes=2 * least, least_bytes=least).status == "ok"
     assert least_budget(3, 512, 2, 100) < least

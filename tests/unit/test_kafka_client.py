@@ -6,12 +6,20 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from spillway.kafka import backlog
 from spillway.kafka.backlog import BacklogReader
-from spillway.kafka.client import KafkaUnavailable, cluster
+from spillway.kafka.client import (
+    KafkaCluster,
+    KafkaUnavailable,
+    TopicProblem,
+    cluster,
+    demand_listener,
+)
 from spillway.kafka.last import has_committed, last_committed
 from spillway.kafka.reading import TopicReader
 
@@ -49,3 +57,51 @@ def test_looks_at_a_broker_that_hangs_leave_no_threads_behind(
             assert raised.value.remedy
     assert set(threading.enumerate()) <= before
     assert time.monotonic() - began < CLIENTS_OWN_S
+
+
+def test_a_host_that_nobody_knows_is_told_from_one_that_does_not_listen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = socket.create_connection
+
+    def connect(address: tuple[str, int], **more: float) -> socket.socket:
+        if address[0].endswith(".invalid"):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return real(address, **more)
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    with pytest.raises(KafkaUnavailable, match=r"^this machine knows no host a\.invalid: check"):
+        demand_listener("a.invalid:9092")
+    with pytest.raises(KafkaUnavailable, match=r"^nothing listens at a\.invalid:9092,127"):
+        demand_listener("a.invalid:9092,127.0.0.1:1")
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        demand_listener(f"a.invalid:9092,127.0.0.1:{there.getsockname()[1]}")
+
+
+RIGHTS = ("Read", "Write", "DescribeConfigs")
+
+
+@pytest.mark.parametrize(
+    ("code", "told", "lacks"),
+    [
+        (0, ["DESCRIBE", "READ", "WRITE", "DESCRIBE_CONFIGS"], ""),
+        (0, ["DESCRIBE", "WRITE"], "Read and DescribeConfigs"),
+        (29, None, "Read and Write and DescribeConfigs"),  # it may not even see it
+        (3, None, ""),  # there is none yet
+        (0, None, ""),  # a broker that tells no rights
+        (0, ["READ"], ""),  # one that shows the topic, and says that it may not be seen
+    ],
+)
+def test_rights_are_demanded_where_a_broker_tells_them(
+    code: int, told: list[str] | None, lacks: str
+) -> None:
+    found = {"name": "t", "error_code": code, "partitions": [], "authorized_operations": told}
+    view: Any = object.__new__(KafkaCluster)
+    view._bootstrap, view._timeout_s = "h:1", 1.0
+    view._admin = SimpleNamespace(describe_topics=lambda _: [found])
+    if not lacks:
+        view.demand_rights({"t": RIGHTS})
+        return
+    with pytest.raises(TopicProblem) as raised:
+        view.demand_rights({"t": RIGHTS})
+    assert f"grant {lacks} on topic t, " in raised.value.remedy

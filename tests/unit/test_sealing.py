@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 import pytest
 
 from spillway import sealing
+from spillway.cli import main
+from spillway.processes import process_identity
 from spillway.sealing import SealRefused, TimeError, request_seal, request_withdrawal
 from spillway.tables import NothingYet, Warehouse, opened
 from spillway_schemas.commands import Command
@@ -264,6 +266,36 @@ def test_kafka_and_the_warehouse_are_those_of_the_settings(
         settings.kafka.bootstrap_servers,
         (settings.kafka.bootstrap_servers, settings.kafka.options),
     ]
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_that_no_stream_obeys_is_said(
+    place: Place,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    runs: bool,
+) -> None:
+    monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
+    own = process_identity()
+    process = own if runs else own.rpartition(" ")[0] + " 1"
+    begun, claimed, ended = BEGUN
+    place.journal(
+        begun,
+        claimed.model_copy(update={"process": process}),
+        ended.model_copy(update={"started_at": CLOSE}),
+    )
+    words = ["--set", f"warehouse.root={tmp_path / 'w'}", "seal", "--session", DAY]
+
+    def told(*more: str) -> str:
+        with pytest.raises(SystemExit) as it:
+            main([*words, *more])
+        assert it.value.code == 0
+        return capsys.readouterr().err
+
+    assert told("--withdraw") == "", "nothing waits"
+    assert ("no stream runs here" in told("--at", "read")) is not runs
 
 
 @pytest.mark.parametrize(

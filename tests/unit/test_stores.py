@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from spillway.doctor.stores import judge_store, object_store
 from spillway.storage import Folder, StorageError, folder, private
 from spillway.storage.folders import UnsafeStore
-from spillway.storage.objects import MARK, PART_BYTES, _reason
+from spillway.storage.objects import MARK, PART_BYTES, StoreOptionError, _reason
 from spillway_schemas.secret import shown
 from spillway_schemas.settings import SettingsError, load_settings, values
 from spillway_schemas.stores import StoreLocation, is_uri, option_problem, store_location
@@ -75,8 +75,9 @@ def test_options_that_would_break_commits_are_refused(monkeypatch: pytest.Monkey
             folder("s3://lake/w", {name: "x"})
     with pytest.raises(ValueError, match="azure_client_id is of another provider"):
         folder("s3://lake/w", {"azure_client_id": "x"})
-    with pytest.raises(ValueError, match=r"does not take them.*aws_spelt_wrong"):
+    with pytest.raises(StoreOptionError, match=r"does not take them.*aws_spelt_wrong") as refused:
         folder("s3://lake/w", {"aws_spelt_wrong": "x"})
+    assert refused.value.exit_code == 2
     monkeypatch.setenv("AWS_S3_ALLOW_UNSAFE_RENAME", "true")
     with pytest.raises(ValueError, match="AWS_S3_ALLOW_UNSAFE_RENAME is set"):
         folder("s3://lake/w")

@@ -41,7 +41,7 @@ from spillway.stream.messages import MessageSource
 from spillway.stream.pins import least_values
 from spillway.stream.placement import Placement
 from spillway.stream.process import rehearse_batches
-from spillway.stream.progress import epoch_line, start_line
+from spillway.stream.progress import RunTally, epoch_line, start_line
 from spillway.stream.source import kafka_options
 from spillway.stream.tasks import (
     JobSettings,
@@ -438,6 +438,13 @@ def test_the_line_of_an_epoch() -> None:
         "epoch 0: 1,234 rows, 1,001 results (3 quarantined) | state 3.00 MiB of 8.00 MiB "
         f"| spilled 1.00 MiB, 2 cuts | restored slots [1] "
         f"| slots [0] lost, left to cleanup | sealed {DAY} | 1.23 s"
+    )
+    tally = RunTally()
+    for _ in range(2):
+        tally.add(entry)
+    assert tally.line() == (
+        "everything that Kafka held when this began has been read: 2,468 rows and 2,002 results in "
+        "2 epochs"
     )
     assert epoch_line(epoch(2, 7, ends(1, 1, 1))) == (
         "epoch 7: 0 rows, 0 results | state 0 B of 0 B | 0.00 s"

@@ -8,7 +8,7 @@ import typer
 
 from spillway.commands import given
 from spillway.commands.given import AsJson, CloseDelay
-from spillway.commands.terminal import out, say, say_json
+from spillway.commands.terminal import err, escaped, out, say, say_json
 from spillway_schemas.exits import FAILED
 from spillway_schemas.settings import SettingsError
 
@@ -42,7 +42,9 @@ def doctor(
     for name, settings in asked:
         if isinstance(settings, SettingsError):
             continue
-        mine = checks.check_all(settings, close_delay_s=close_delay)
+        # A store or a broker that does not answer is asked for up to a minute.
+        with err.status(f"checking this machine, Kafka and {escaped(settings.warehouse.root)}"):
+            mine = checks.check_all(settings, close_delay_s=close_delay)
         found += mine if len(asked) == 1 else checks.of_query(name, mine)
     if json_:
         say_json([each.as_dict() for each in found])

@@ -71,6 +71,11 @@ def chosen_query() -> str | None:
         return None
 
 
+def query_flag() -> bool:
+    """Whether `--query` stood before the command."""
+    return "query" in _before.flags
+
+
 def query(found: Settings) -> Any:
     """The query that the settings name, compiled."""
     from spillway_schemas.query import load_query
@@ -110,7 +115,7 @@ def each_settings() -> list[NamedSettings]:
     Raises SettingsError where those of all that are meant are wrong.
     """
     named = []
-    if "query" not in _before.flags and not os.environ.get(f"{ENV_PREFIX}QUERY"):
+    if not query_flag() and not os.environ.get(f"{ENV_PREFIX}QUERY"):
         named = named_settings()
     if not named:
         own = settings()

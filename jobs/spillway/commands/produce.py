@@ -53,6 +53,7 @@ def produce(
     from spillway.produce.replay import replay as replay_file
     from spillway.produce.run import produce as produce_scenario
     from spillway.produce.summary import sent
+    from spillway.report.words import times_text
     from spillway.topics import assure_new, unread
     from spillway_schemas.scenario import load_scenario
 
@@ -94,7 +95,8 @@ def produce(
                 progress=progress,
             )
     out.print(sent(summary, made=replay is None))
-    say(f"{summary.rows:,} rows in {summary.seconds:.1f} s: {summary.rows_per_s:,.0f} a second")
+    rows = times_text(summary.rows, "row")
+    say(f"{rows} in {summary.seconds:.1f} s: {summary.rows_per_s:,.0f} a second")
     topics = [each.topic for each in summary.topics]
     if problem := unread(topics, settings.query, recorded=replay is not None):
         warn(problem)

@@ -8,7 +8,7 @@ import typer
 
 from spillway.commands import given
 from spillway.commands.given import CloseDelay, dated
-from spillway.commands.terminal import say, who
+from spillway.commands.terminal import say, warn, who
 
 
 def seal(
@@ -31,6 +31,7 @@ def seal(
 ) -> None:
     """End a session: rows up to its end belong to it, later ones to the next."""
     from spillway.closing import must_outlast_grace
+    from spillway.report.running import waits_for_a_stream
     from spillway.sealing import request_seal, request_withdrawal
 
     if withdraw and at is not None:
@@ -44,3 +45,5 @@ def seal(
     else:
         answer = request_seal(settings, session, at or "now", reason, asks, clock=given.clock)
     say(answer)
+    if waits_for_a_stream(given.warehouse(settings)):
+        warn("no stream runs here: this waits until 'spillway stream' is started again")

@@ -51,6 +51,8 @@ def status(
             out.print(several_table(every), highlight=False)
         raise typer.Exit(exit_code(every))
     settings = given.settings()
+    if given.query_flag() and not settings.name:
+        given.query(settings)  # else a name that is mistyped shows the query without a name
     if join and groups is None:
         raise typer.BadParameter("--join chooses groups: it needs --groups")
     if groups is not None:

@@ -11,6 +11,7 @@ from spillway.commands import given
 from spillway.commands.given import dated
 from spillway.commands.terminal import escaped, fail, out, say, told, warn
 from spillway_schemas.exits import FAILED
+from spillway_schemas.journal import Epoch
 
 
 def stream(
@@ -47,17 +48,21 @@ def stream(
 
     from spillway import doctor as doctors
     from spillway.metrics.serving import serving
-    from spillway.stream.progress import epoch_line, in_short, start_line
+    from spillway.stream.progress import RunTally, epoch_line, in_short, start_line
     from spillway.stream.run import Wanted, Watcher
     from spillway.stream.service import Stream
 
     settings = given.settings()
     watcher = Watcher(stop=stop)
     watcher.on_trouble = lambda text: warn(in_short(told(text)))
+    tally = RunTally()
     if not quiet:
-        watcher.on_epoch = lambda entry: out.print(
-            epoch_line(entry), highlight=False, soft_wrap=True
-        )
+
+        def tell(entry: Epoch) -> None:
+            tally.add(entry)
+            out.print(epoch_line(entry), highlight=False, soft_wrap=True)
+
+        watcher.on_epoch = tell
         watcher.on_start = lambda state: out.print(
             start_line(state), highlight=False, soft_wrap=True
         )
@@ -84,3 +89,5 @@ def stream(
         if address is not None and not quiet:
             say(f"figures for Prometheus: {address}")
         job.run()
+    if available_now and not quiet and not stop.is_set():
+        say(tally.line())

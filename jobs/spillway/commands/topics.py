@@ -32,6 +32,11 @@ def topics(
         say_json([each.as_dict() for each in found])
     else:
         out.print(inputs.table(found), highlight=False)
+    if any(each.created for each in found):
+        warn(
+            "They keep rows as long as the cluster says: a session's must stay until it is proved "
+            "(retention.ms; 'spillway doctor' compares)"
+        )
     for each in found:
         if each.problem:
             warn(f"{each.problem}: the stream refuses it. See the runbook, `A topic was deleted`")
@@ -39,7 +44,7 @@ def topics(
         if problem := inputs.gone(settings, state, missing):
             fail(str(problem), FAILED)
         fail(
-            f"no topic {', '.join(missing)} on {settings.kafka.bootstrap_servers}: run 'spillway "
+            f"no topic {' or '.join(missing)} on {settings.kafka.bootstrap_servers}: run 'spillway "
             "topics --create', or name another one in the query",
             FAILED,
         )

@@ -75,7 +75,8 @@ class LiveView(AbstractContextManager["LiveView"]):
 def _line(phase: Phase) -> Text:
     detail = phase.detail or phase.says
     if phase.state == "running":
-        return Text(f"{phase.name}: {detail} ({span_text(phase.lasted())})")
+        lasted = phase.lasted()
+        return Text(f"{phase.name}: {detail}" + (f" ({span_text(lasted)})" if lasted >= 1 else ""))
     within = "after" if phase.state == "stopped" else "in"
     return Text(f"{phase.name}: {phase.state} {within} {span_text(phase.seconds)}. {detail}")
 

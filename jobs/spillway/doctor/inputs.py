@@ -19,7 +19,7 @@ from spillway.kafka.client import (
     KafkaUnavailable,
     TopicProblem,
     absent_remedy,
-    listens,
+    silence,
 )
 from spillway.kafka.options import OptionError
 from spillway.protocol.queries import QueryChanged
@@ -95,8 +95,8 @@ def kafka(
     """The broker, and the query's topics: that they exist, keep a session's rows, and are those
     that the journal's offsets belong to. `begun`: None: there is no journal, or nobody asks."""
     servers = settings.kafka.bootstrap_servers
-    if not listens(servers, CONNECT_S):
-        return [_absent(settings, f"nothing listens at {servers}")]
+    if why := silence(servers, CONNECT_S):
+        return [_absent(settings, why)]
     try:
         view = KafkaCluster(servers, settings.kafka.options, timeout_s=CONNECT_S)
     except OptionError as error:

@@ -34,6 +34,8 @@ PACKAGES = {"pyspark": "4.2.0", "delta-spark": "4.4.0", "deltalake": "1.6.6"}
 SPARE_MEMORY = 2 << 30
 """Bytes that Spark's JVM and the Python workers want besides the state."""
 OPEN_FILES = 1024
+SMALL_BUDGET = 2
+"""Times the least budget below which a slot's memory is hardly any."""
 
 
 def programs() -> Iterator[Check]:
@@ -217,6 +219,15 @@ def budget(settings: Settings, query: Query) -> Check:
 
 def judge_budget(*, budget_bytes: int, least_bytes: int) -> Check:
     """Whether a slot can hold the smallest epoch; if not, it would spill every row."""
+    if least_bytes <= budget_bytes < SMALL_BUDGET * least_bytes:
+        return Check(
+            "budget",
+            "warn",
+            f"{bytes_text(budget_bytes)} a slot is little more than one epoch needs "
+            f"({bytes_text(least_bytes)}): nearly every row will be spilled, and most results will "
+            "wait for cleanup",
+            "raise state.budget_bytes: 'spillway explain' estimates what the session's state takes",
+        )
     if budget_bytes >= least_bytes:
         return Check(
             "budget",

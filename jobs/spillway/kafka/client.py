@@ -101,12 +101,24 @@ def cluster(
 def listens(bootstrap: str, timeout_s: float) -> bool:
     """Whether a connection to one of the brokers is taken: a quick look before a client's long
     one."""
+    return silence(bootstrap, timeout_s) is None
+
+
+def silence(bootstrap: str, timeout_s: float) -> str | None:
+    """Why no broker takes a connection; None: one does."""
+    unknown = []
     for server in bootstrap.split(","):
         host, _, port = server.rpartition(":")
-        with contextlib.suppress(OSError):
+        try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s).close()
-            return True
-    return False
+            return None
+        except socket.gaierror:
+            unknown.append(host)
+        except OSError:
+            continue
+    if len(unknown) == len(bootstrap.split(",")):
+        return f"this machine knows no host {' or '.join(unknown)}"
+    return f"nothing listens at {bootstrap}"
 
 
 def unanswered(what: str, remedy: str) -> KafkaUnavailable | OutOfFiles:
@@ -130,8 +142,8 @@ def demand_listener(bootstrap: str, timeout_s: float = 3.0) -> None:
 
     For commands and looks that a person waits for. What runs by itself has its client's patience.
     """
-    if not listens(bootstrap, timeout_s):
-        raise unanswered(f"nothing listens at {bootstrap}", absent_remedy(bootstrap))
+    if why := silence(bootstrap, timeout_s):
+        raise unanswered(why, absent_remedy(bootstrap))
 
 
 def absent_remedy(bootstrap: str) -> str:
@@ -251,7 +263,7 @@ class KafkaCluster:
         missing = [name for name in names if name not in by_name]
         if missing:
             raise TopicMissing(
-                f"no topic {', '.join(repr(m) for m in missing)} on {self._bootstrap}",
+                f"no topic {' or '.join(repr(m) for m in missing)} on {self._bootstrap}",
                 "run 'spillway topics --create', or name another one in the query. One that was "
                 "deleted is not brought back by that: see the runbook, `A topic was deleted`",
             )
@@ -259,6 +271,29 @@ class KafkaCluster:
             Topic(name=n, id=str(by_name[n]["topic_id"]), partitions=len(by_name[n]["partitions"]))
             for n in names
         ]
+
+    def demand_rights(self, wanted: Mapping[str, Sequence[str]]) -> None:
+        """Raise TopicProblem where this user may not do with a topic what is `wanted`: Kafka's
+        names of operations (`Write`), by topic.
+
+        Topics that do not exist are passed over, and those of a broker that tells no rights: one
+        that does tells of each topic which it shows that this user may see it.
+        """
+        lacking: dict[str, list[str]] = {}
+        for found in self._described(list(wanted)):
+            name = found["name"]
+            known = found.get("authorized_operations") or ()
+            may = {"".join(word.capitalize() for word in each.split("_")) for each in known}
+            if found["error_code"] == _FORBIDDEN:
+                lacking[name] = list(wanted[name])
+            elif "Describe" in may and set(wanted[name]) - may:
+                lacking[name] = [each for each in wanted[name] if each not in may]
+        if lacking:
+            rights = [f"{' and '.join(each)} on topic {name}" for name, each in lacking.items()]
+            raise TopicProblem(
+                f"{self._bootstrap} does not let this user do all that is needed",
+                f"grant {', and '.join(rights)}, or check the credentials in kafka.options",
+            )
 
     def _described(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """Kafka's metadata of topics; waits while one is there but has no leader yet."""
@@ -344,6 +379,8 @@ class KafkaCluster:
         Raises TopicProblem when one exists with another number of partitions, and when the cluster
         refuses (fewer brokers than `replication`, say).
         """
+        from kafka.errors import TopicAuthorizationFailedError
+
         existing = set(self.existing_topics())
         fresh = [name for name in partitions if name not in existing]
         there = [name for name in partitions if name in existing]
@@ -363,7 +400,15 @@ class KafkaCluster:
                 }
                 for name in fresh
             }
-            self._ask(lambda: self._admin.create_topics(wanted, wait_for_metadata=True))
+            try:
+                self._ask(lambda: self._admin.create_topics(wanted, wait_for_metadata=True))
+            except TopicProblem as error:
+                if not isinstance(error.__cause__, TopicAuthorizationFailedError):
+                    raise
+                raise TopicProblem(
+                    f"{self._bootstrap} does not let this user make topics",
+                    f"grant Create on topic {', '.join(fresh)}, or have somebody make it who may",
+                ) from error
         return fresh
 
     def add_partitions(self, name: str, total: int) -> None:

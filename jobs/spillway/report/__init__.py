@@ -6,6 +6,7 @@
 | `status`, `detail` | `status.status(...)`: the one data function; what only the report draws |
 | `ends` | Kafka's end offsets, without waiting long |
 | `looking` | looks again and again |
+| `running` | whether anybody obeys a command |
 | `groups` | the largest groups, for `spillway status --groups` |
 | `decisions` | what was decided, for the terminal |
 | `query_tree` | a query's joins, for `spillway explain` |

@@ -54,6 +54,7 @@ from obstore.exceptions import (
 from obstore.store import from_url
 
 from spillway.storage.folders import FileInfo, StorageError, UnsafeStore, parts_of
+from spillway_schemas.exits import USAGE
 from spillway_schemas.secret import Options, hide, revealed
 from spillway_schemas.stores import (
     CONNECTION,
@@ -102,19 +103,26 @@ _OF_STORE = re.compile(
 T = TypeVar("T")
 
 
+class StoreOptionError(ValueError):
+    """An option, or a variable of the environment, that the store's client cannot have."""
+
+    exit_code = USAGE
+
+
 def object_folder(uri: str, options: Options) -> ObjectFolder:
-    """The folder at the URI of an object store. Raises ValueError for one that cannot be."""
+    """The folder at the URI of an object store. Raises ValueError for a place that cannot be, and
+    StoreOptionError."""
     location = store_location(uri)
     for name in options:
         if problem := option_problem(name):
-            raise ValueError(f"warehouse.options: {problem}")
+            raise StoreOptionError(f"warehouse.options: {problem}")
         if name not in CONNECTION and not name.startswith(PROVIDERS[location.scheme]):
-            raise ValueError(
+            raise StoreOptionError(
                 f"warehouse.options: {name} is of another provider; those of {location.scheme}:// "
                 f"begin with {PROVIDERS[location.scheme]}"
             )
     if set_too := [name for name in REFUSED_VARIABLES if os.environ.get(name)]:
-        raise ValueError(
+        raise StoreOptionError(
             f"the variable {set_too[0]} is set: commits go by conditional puts, and it would have "
             "delta-rs do otherwise. Unset it"
         )
@@ -355,7 +363,7 @@ class ObjectFolder:
 
 @lru_cache(maxsize=16)
 def _client(bucket: str, options: tuple[tuple[str, str], ...]) -> Any:
-    """The client of a bucket. Raises ValueError for an option that its provider does not have."""
+    """The client of a bucket. Raises StoreOptionError for what it does not take."""
     own = {name: value for name, value in options if name not in CONNECTION}
     connection = {**DEFAULTS, **{n: value for n, value in options if n in CONNECTION}}
     patience_s = span_s(connection.pop(RETRY_TIMEOUT))
@@ -382,7 +390,7 @@ def _client(bucket: str, options: tuple[tuple[str, str], ...]) -> Any:
         )
     except (BaseError, ValueError, TypeError) as error:
         provider = PROVIDERS[bucket.partition(":")[0]]
-        raise ValueError(
+        raise StoreOptionError(
             f"warehouse.options: the client of {bucket} does not take them: "
             f"{hide(_brief(str(error)), dict(options))}. Its own begin with {provider}"
         ) from None

@@ -22,6 +22,27 @@ def start_line(state: JournalState) -> str:
     )
 
 
+class RunTally:
+    """Rows and results of the epochs of one run."""
+
+    def __init__(self) -> None:
+        self._epochs = self._rows = self._results = 0
+
+    def add(self, entry: Epoch) -> None:
+        """Count one journaled epoch."""
+        self._epochs += 1
+        self._rows += sum(count.rows for count in entry.read)
+        self._results += sum(entry.results.values())
+
+    def line(self) -> str:
+        """What a run that reads what Kafka holds ends with."""
+        return (
+            "everything that Kafka held when this began has been read: "
+            f"{times_text(self._rows, 'row')} and {times_text(self._results, 'result')} in "
+            f"{times_text(self._epochs, 'epoch')}"
+        )
+
+
 def epoch_line(entry: Epoch) -> str:
     """The line of one journaled epoch."""
     rows = sum(count.rows for count in entry.read)
