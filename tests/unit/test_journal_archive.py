@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -390,6 +392,22 @@ def test_a_damaged_archive_is_named_to_who_needs_it_and_to_nobody_else(
     with pytest.raises(DamagedArchive):
         whole.journal.state()
     assert first.session == DAYS[0]
+
+
+def test_a_bit_that_is_wrong_anywhere_in_an_archive_is_told(root: Path) -> None:
+    tidy(root)
+    journal, rng = opened(root).journal, random.Random(60)
+    paths = list(archives(root).values())
+    for _ in range(60):
+        path = rng.choice(paths)
+        whole = path.read_bytes()
+        data = bytearray(whole)
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        path.write_bytes(data)
+        with pytest.raises(DamagedArchive, match=re.escape(str(path))):
+            journal.read()
+        path.write_bytes(whole)
+    assert journal.read() == ENTRIES
 
 
 def replay_on(state: Any, entries: Any) -> Any:
