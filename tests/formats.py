@@ -1,4 +1,4 @@
-"""Values of Avro and Protobuf for tests: schemas, writers, plans."""
+"""Values of Avro and Protobuf for tests: schemas, writers, plans; and an installed decoder."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import struct
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from spillway.decode import StreamPlan, compile_streams
 from spillway_schemas.formats import Absence, Resolved, WriterSchema
 from spillway_schemas.query import Query, query_of
 from spillway_schemas.tomlfile import parse_toml
+from tests.doc_blocks import blocks
 
 
 def framed(schema_id: int, body: bytes) -> bytes:
@@ -114,3 +116,21 @@ def proto(
         else:
             made.type, made.type_name = types.TYPE_MESSAGE, f".{type_}"
     return file
+
+
+def installed_decoder(site: Path, more: str = "") -> str:
+    """Put the example of `docs/formats.md` into a folder of Python's path, as pip would; the name
+    of its module. `more`: code behind it."""
+    page = [each for each in blocks() if each.page.name == "formats.md"]
+    [code] = ["\n".join(each.lines) for each in page if each.language == "python"]
+    texts = ["\n".join(each.lines) for each in page if each.language == "toml"]
+    [points] = [tomllib.loads(each)["project"] for each in texts if "entry-points" in each]
+    [(group, decoders)] = points["entry-points"].items()
+    [(name, made)] = decoders.items()
+    module: str = made.partition(":")[0]
+    info = site / f"{module}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / f"{module}.py").write_text(f"{code}\n{more}")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {made}\n")
+    return module

@@ -16,6 +16,8 @@ belong to the slot that gives (`SENDER_POINTS`) or to the one that gets (`RECEIV
 
 `KEEP_LOG_S=seconds` keeps entries of tables' logs, and what they say of removed files, only so
 long: for days that take minutes.
+
+`PROCESSES=always` lets cleanup and `verify` start processes however little there is to do.
 """
 
 from __future__ import annotations
@@ -312,6 +314,11 @@ def arm() -> None:
 
         log.KEEP_S = float(text)
         log.REMOVED_KNOWN_S = int(text)
+    if os.environ.get("PROCESSES"):
+        from spillway.cleanup import workers
+        from spillway.verify import processes
+
+        workers.PROCESS_BYTES = processes.ROWS_A_PROCESS = 1
 
 
 def main() -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import datetime
 import ipaddress
+import re
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,12 @@ from cryptography.x509.oid import NameOID
 from kafka import KafkaAdminClient
 from kafka.admin import (
     ACL,
+    ACLFilter,
     ACLOperation,
     ACLPermissionType,
     ACLResourcePatternType,
     ResourcePattern,
+    ResourcePatternFilter,
     ResourceType,
 )
 from kafka.errors import KafkaError
@@ -38,17 +41,22 @@ from spillway.kafka.options import python_options
 from spillway.kafka.properties import HOST, LOG4J, server_properties
 from tests.integration.day import STREAMS, Day
 
-ROOT_USER, READER, WRITER = "operator", "reader", "writer"
+ROOT_USER, READER, WRITER, RELAYER = "operator", "reader", "writer", "relayer"
 WORD = "Jupiter"
 """Of the reader's password, without anything that an escape would change."""
-PASSWORDS = {ROOT_USER: "operator's own", READER: f'q"uo\\{WORD}', WRITER: "writer-secret"}
+PASSWORDS = {
+    ROOT_USER: "operator's own",
+    READER: f'q"uo\\{WORD}',
+    WRITER: "writer-secret",
+    RELAYER: "relayer-secret",
+}
 """A quote and a backslash in one: login modules have an escape for both."""
 KEY_PASSWORD = "Ganymede-opens-it"
 RIGHTS = {
     READER: (ACLOperation.READ, ACLOperation.DESCRIBE),
     WRITER: (ACLOperation.WRITE, ACLOperation.DESCRIBE),
 }
-"""On topics that begin with `TAG`."""
+"""On topics that begin with `TAG`. What `RELAYER` may do is what a test lets it."""
 TAG = "desk-"
 MECHANISM = "SCRAM-SHA-512"
 START_S = 60.0
@@ -187,6 +195,38 @@ def _grant(broker: SecuredBroker, process: subprocess.Popen[bytes]) -> None:
                 for operation in operations
             ]
         )
+
+
+@dataclass(frozen=True)
+class Right:
+    """What somebody may do, in the words of the pages."""
+
+    kind: str
+    """`topic` or `transactional id`."""
+    name: str
+    operation: str
+
+    def of(self, user: str) -> ACL:
+        """Kafka's rule for it."""
+        kind = ResourceType[self.kind.replace(" ", "_").upper()]
+        operation = ACLOperation[re.sub(r"\B(?=[A-Z])", "_", self.operation).upper()]
+        pattern = ResourcePattern(kind, self.name)
+        return ACL(f"User:{user}", "*", operation, ACLPermissionType.ALLOW, pattern)
+
+
+def let(broker: SecuredBroker, user: str, rights: Iterable[Right]) -> None:
+    """Let a user do this and nothing else. When it returns the broker goes by it."""
+    wanted = [right.of(user) for right in rights]
+    every = ResourcePatternFilter(ResourceType.ANY, None, ACLResourcePatternType.ANY)
+    known = ACLFilter(f"User:{user}", None, ACLOperation.ANY, ACLPermissionType.ANY, every)
+    options = python_options(broker.login(ROOT_USER), "admin")
+    until = time.monotonic() + START_S
+    with KafkaAdminClient(bootstrap_servers=broker.sasl, **options) as admin:
+        admin.delete_acls([known])
+        admin.create_acls(wanted)
+        while set(admin.describe_acls(known)[0]) != set(wanted):
+            assert time.monotonic() < until
+            time.sleep(0.02)
 
 
 @dataclass

@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from spillway.tables import Warehouse
 from tests.cgroups import ControlGroup, control_group
 from tests.disks import Disk, mounted, shifted_clock, slow_disk
 from tests.integration.day import Day, MakeDay, fresh_days, messages, running, wait_for
@@ -69,6 +70,13 @@ def joining(day: Day, **env: str) -> Iterator[subprocess.Popen[str]]:
     with running(day, "stream", "--session", FIRST, **env) as stream:
         read(day, count)
         yield stream
+
+
+def rests(day: Day) -> None:
+    """Wait until the tables have what the journal has; then a stream without rows writes nothing."""
+    tables, last = Warehouse(str(day.folder / "warehouse")), day.journal.epochs()[-1]
+    for name in {file["table"] for file in last["files"]}:
+        wait_for(lambda name=name: tables.applied(name) == last["epoch"], 30, f"{name} has all")
 
 
 def said(day: Day) -> str:
@@ -123,10 +131,12 @@ def test_a_disk_turns_read_only(make_day: MakeDay, which: str) -> None:
     with disks(day) as both:
         disk = both[which]
         with joining(day) as stream:
+            rests(day)
             disk.remount("ro")
             time.sleep(3)
             disk.remount("rw")
             read(day, feed(day))
+            rests(day)
             assert stream.poll() is None
             disk.remount("ro")
             feed(day)

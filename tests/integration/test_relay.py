@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from spillway.following.position import next_step
 from spillway.following.rows import Follower
 from spillway.kafka.client import KafkaCluster, TopicMissing
+from spillway.kafka.options import python_options
 from spillway.produce.keys import partitions_of
 from spillway.produce.transactions import ProducerFenced
 from spillway.relay import run
@@ -39,13 +40,24 @@ COMPACTED = {"cleanup.policy": "compact"}
 class Scene:
     """A warehouse and the topic that its results go to."""
 
-    def __init__(self, root: Path, bootstrap: str, topic: str) -> None:
+    def __init__(
+        self,
+        root: Path,
+        bootstrap: str,
+        topic: str,
+        options: Mapping[str, str] | None = None,
+        reader: Mapping[str, str] | None = None,
+    ) -> None:
+        """`options`: the relay's, `reader`: those of who reads the topic, by the Java client's
+        names."""
         self.results = Followed(root)
         self.bootstrap = bootstrap
         self.topic = topic
+        self.options = options or {}
+        self.reader = python_options(reader or {}, "consumer")
 
     def outlet(self, create: int | None = None) -> Outlet:
-        return Outlet(self.bootstrap, {}, self.topic, ["symbol"], IDENTITY, create, -1)
+        return Outlet(self.bootstrap, self.options, self.topic, ["symbol"], IDENTITY, create, -1)
 
     def follower(self) -> Follower:
         return Follower(Warehouse(str(self.results.root), fsync=False), IDENTITY)
@@ -63,6 +75,7 @@ class Scene:
             isolation_level="read_committed",
             fetch_max_wait_ms=20,
             max_partition_fetch_bytes=4_000_000,
+            **self.reader,
         )
         places = [TopicPartition(self.topic, p) for p in consumer.partitions_for_topic(self.topic)]
         consumer.assign(places)

@@ -85,6 +85,7 @@ def test_a_stream_s_driver_takes_memory_from_malloc_and_its_workers_do_not(
         {"FAILPOINT": "before-job:1"},
         {"WORKER_FAILPOINTS": "in-step:3"},
         {"WORKER_PAUSE_S": "1"},
+        {"PROCESSES": "always"},
     ],
     ids=lambda armed: next(iter(armed), "nothing"),
 )

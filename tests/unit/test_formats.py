@@ -8,7 +8,6 @@ import json
 import pickle
 import re
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -41,7 +40,18 @@ from spillway_schemas.formats import WriterSchema
 from spillway_schemas.journal import Prefix
 from spillway_schemas.query import QueryError
 from spillway_schemas.settings import RegistrySettings, SettingsError, load_settings, values
-from tests.formats import Given, avro, framed, plan, proto, query, record, serialized, written
+from tests.formats import (
+    Given,
+    avro,
+    framed,
+    installed_decoder,
+    plan,
+    proto,
+    query,
+    record,
+    serialized,
+    written,
+)
 from tests.registry import StandIn
 
 TRADE = (
@@ -389,19 +399,7 @@ def test_a_query_means_its_formats_and_schemas(tmp_path: Path) -> None:
 @pytest.fixture
 def pipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The page's example, installed."""
-    page = Path(__file__).parents[2] / "docs" / "formats.md"
-    code = re.search(r"```python\n(.*?)```", page.read_text(), re.S)
-    toml = re.search(
-        r'\[project\.entry-points\."spillway\.decoders"\]\n(\w+) = "(\w+):(\w+)"', page.read_text()
-    )
-    assert code
-    assert toml
-    name, module, made = toml.groups()
-    (tmp_path / f"{module}.py").write_text(textwrap.dedent(code[1]))
-    info = tmp_path / "desk_formats-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: desk-formats\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[spillway.decoders]\n{name} = {module}:{made}\n")
+    module = installed_decoder(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     decoder_of.cache_clear()
     yield

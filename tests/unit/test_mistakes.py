@@ -573,9 +573,7 @@ def test_an_address_elsewhere_is_not_answered_with_the_embedded_broker(
     address = "--set=kafka.bootstrap_servers=broker.invalid:9092"
     code, said = answer(capsys, address, "topics")
     assert code == 3
-    assert (
-        "this machine knows no host broker.invalid: check the address in kafka.boot" in said
-    )
+    assert "this machine knows no host broker.invalid: check the address in kafka.boot" in said
     assert "kafka start" not in said
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from spillway.kafka.client import KafkaUnavailable, connected, told
+from spillway.kafka.client import KafkaUnavailable, TopicProblem, connected, told
 from spillway.kafka.options import COMMITTED_ALONE, python_options
 from spillway_schemas.secret import Options
 
@@ -27,7 +27,8 @@ def last_committed(
 ) -> bytes | None:
     """The value of the last record that is committed; None when there is none.
 
-    Raises KafkaUnavailable when Kafka does not give it within `timeout_s`.
+    Raises KafkaUnavailable when Kafka does not give it within `timeout_s`, and TopicProblem when
+    this user may not read it.
     """
     with _reading(bootstrap, options, topic, timeout_s) as (consumer, until):
         found = _last(consumer, topic, partition, until)
@@ -43,7 +44,7 @@ def has_committed(
     timeout_s: float = LAST_TIMEOUT_S,
 ) -> bool:
     """Whether a topic has a record that is committed: one that only has those of transactions that
-    were given up has offsets, and is empty all the same. Raises KafkaUnavailable as above."""
+    were given up has offsets, and is empty all the same. Raises as above."""
     with _reading(bootstrap, options, topic, timeout_s) as (consumer, until):
         places = range(partitions)
         return any(_last(consumer, topic, each, until) is not None for each in places)
@@ -55,7 +56,7 @@ def _reading(
 ) -> Iterator[tuple[Any, float]]:
     """A consumer, and until when it may read."""
     from kafka import KafkaConsumer
-    from kafka.errors import KafkaError
+    from kafka.errors import KafkaError, TopicAuthorizationFailedError
 
     config: dict[str, Any] = {
         **python_options(options, "consumer"),
@@ -73,6 +74,11 @@ def _reading(
             yield consumer, until
         finally:
             consumer.close(autocommit=False)
+    except TopicAuthorizationFailedError as error:
+        raise TopicProblem(
+            f"{bootstrap} does not let this user read topic {topic}",
+            "grant Read on it, or check the credentials in kafka.options",
+        ) from error
     except (KafkaError, OSError) as error:
         raise KafkaUnavailable(
             f"Kafka at {bootstrap} does not give {topic} ({told(error, options)})",

@@ -105,14 +105,14 @@ class TransactionalSender(Sender):
                 f"{what}: another producer of the transactional id {self._id!r} has begun, and "
                 "goes on instead of this one. Run one at a time"
             )
-        forbidden = (
-            errors.TransactionalIdAuthorizationFailedError,
-            errors.TopicAuthorizationFailedError,
-            errors.ClusterAuthorizationFailedError,
-        )
-        if isinstance(first, forbidden):
+        if isinstance(first, errors.TopicAuthorizationFailedError):
+            names = first.args[0] if first.args else ()
+            topics = names if isinstance(names, str) else ", ".join(sorted(names))
+            return NotPermitted(f"{what} ({said}): grant this user Write on topic {topics}")
+        if isinstance(first, errors.TransactionalIdAuthorizationFailedError):
             return NotPermitted(
-                f"{what} ({said}): let this user write to the topics, and under the transactional "
-                f"id {self._id!r}"
+                f"{what} ({said}): grant this user Write on the transactional id {self._id!r}"
             )
+        if isinstance(first, errors.ClusterAuthorizationFailedError):
+            return NotPermitted(f"{what} ({said}): grant this user IdempotentWrite on the cluster")
         return KafkaUnavailable(f"{what} ({said})", "see that the cluster takes transactions")

@@ -59,8 +59,11 @@ class Outlet:
         self._place = position_topic(topic)
         demand_listener(bootstrap)
         with cluster(bootstrap, options) as view:
+            # Before anything is made or written; and of topics that were only made, after that.
+            view.demand_rights(_rights(topic))
             if partitions is not None:
                 _make(view, topic, partitions, replication)
+                view.demand_rights(_rights(topic))
             self.topic_id = _look(view, topic)
             configs = view.topic_configs([topic, self._place])
             most = int(configs[topic].get("max.message.bytes", MAX_REQUEST_BYTES))
@@ -136,6 +139,14 @@ class Outlet:
         now = np.full(len(places), int(time.time() * 1000), np.int64)
         batch = min(BATCH_BYTES, self._most_bytes // 3)
         self._sender.send_rows(topic, places, keys, values, now, batch)
+
+
+def _rights(topic: str) -> dict[str, tuple[str, ...]]:
+    """What a relay must be allowed to do with its topics. `Write` lets it see them, too."""
+    return {
+        topic: ("Write", "DescribeConfigs"),
+        position_topic(topic): ("Read", "Write", "DescribeConfigs"),
+    }
 
 
 def _make(view: KafkaCluster, topic: str, partitions: int, replication: int) -> None:
