@@ -461,7 +461,7 @@ PLANTS: tuple[Plant, ...] = (
             ("spillway.protocol.entry.lost_of", _told_nothing),
         ),
         lossy=True,
-        first=21,
+        first=48,
     ),
     Plant(
         "loss-beyond-the-end-not-told",
@@ -472,7 +472,7 @@ PLANTS: tuple[Plant, ...] = (
             ("spillway.protocol.entry.lost_of", _of_its_own_end),
         ),
         lossy=True,
-        first=121,
+        first=172,
     ),
     Plant(
         "trimmed-of-what-dies-in-the-epoch",
@@ -519,7 +519,7 @@ PLANTS: tuple[Plant, ...] = (
         "MISSING|DOUBLED|cannot be",
         patches=(("tests.property.model.keepers.check_restored", lambda restore, got, what: None),),
         within=600,
-        first=40,
+        first=65,
     ),
     Plant(
         "deferred-twice",
@@ -584,7 +584,7 @@ PLANTS: tuple[Plant, ...] = (
         "MISSING|DOUBLED|JournalBroken",
         patches=(("spillway.protocol.recovery.voided", lambda session, epochs: frozenset()),),
         trees=TREES,
-        first=21,
+        first=44,
     ),
     Plant(
         "table-before-journal",
@@ -695,7 +695,7 @@ PLANTS: tuple[Plant, ...] = (
         "state and cuts are keyed by session: for a moment two are open",
         "MISSING|DOUBLED",
         rules=Rules(were_held=_one_session),
-        first=23,
+        first=48,
     ),
     Plant(
         "restored-unchecked",
@@ -719,7 +719,7 @@ PLANTS: tuple[Plant, ...] = (
         "MISSING|quarantine",
         rules=Rules(fails_on_data_loss=False),
         within=600,
-        first=59,
+        first=130,
     ),
     Plant(
         "lost-slots-trusted-again",
@@ -809,7 +809,7 @@ PLANTS: tuple[Plant, ...] = (
         "the new owner's manifest has the group, the old one's has not",
         "DOUBLED|cut of nothing|JournalBroken",
         rules=Rules(leave=lambda session, task: None),
-        first=572,
+        first=631,
     ),
     Plant(
         "extract-gives-nothing",
