@@ -75,7 +75,7 @@ def joining(day: Day, **env: str) -> Iterator[subprocess.Popen[str]]:
 def rests(day: Day) -> None:
     """Wait until the tables have what the journal has: then nothing is written without rows."""
     tables, last = Warehouse(str(day.folder / "warehouse")), day.journal.epochs()[-1]
-    for name in {file["table"] for file in last["files"]}:
+    for name in last["tables"]:
         wait_for(lambda name=name: tables.applied(name) == last["epoch"], 30, f"{name} has all")
 
 
