@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from urllib.parse import quote, quote_plus
 
 from pydantic import SecretStr
 
@@ -162,6 +163,9 @@ def _pieces(secret: str) -> Iterator[str]:
     quoted = [unescaped(each[2]) for each in _QUOTED.finditer(line)]
     words = (word for each in (line, *quoted) for word in _SPLIT.split(each))
     spelt = (each(secret)[1:-1] for each in (repr, ascii, json.dumps))
-    for piece in (secret, *spelt, *quoted, *words):
+    # A signature of a URL is shown as the URL has it, alone or with what stands beside it.
+    parts = [part.partition("=")[2] or part for part in secret.lstrip("?").split("&")]
+    in_urls = [spell(each, safe="") for each in (secret, *parts) for spell in (quote, quote_plus)]
+    for piece in (secret, *spelt, *quoted, *words, *parts, *in_urls):
         if len(piece) >= _LEAST and not _JAAS_WORDS.fullmatch(piece):
             yield piece

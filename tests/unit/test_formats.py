@@ -8,7 +8,7 @@ import json
 import pickle
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -25,6 +25,7 @@ from spillway.decode.chunks import Chunk
 from spillway.decode.formats import protobuf
 from spillway.decode.formats.decoder import decoder_of, own_decoders
 from spillway.decode.formats.framing import indexes
+from spillway.decode.formats.protobuf import pool_of
 from spillway.decode.reasons import OTHER, kind_of
 from spillway.doctor.schemas import schemas as schema_checks
 from spillway.engine.groups import GroupMap
@@ -304,6 +305,49 @@ def test_protobuf_finds_its_message_by_the_indexes(tmp_path: Path) -> None:
             "no schema id: -1 message indexes",
             "schema 9 has no message [5]",
         ]
+
+
+def no_json(name: str, fill: Callable[[Any], object]) -> Any:
+    file = name.lower() if name != "FieldMask" else "field_mask"
+    file = "struct" if name == "Value" else file
+    return pytest.param(name, file, fill, id=name)
+
+
+@pytest.mark.parametrize(
+    ("type_", "file", "fill"),
+    [
+        no_json("Struct", lambda x: x.fields["a"].__setattr__("number_value", float("nan"))),
+        no_json("Value", lambda x: setattr(x, "number_value", float("inf"))),
+        no_json("Timestamp", lambda x: setattr(x, "seconds", 2**62)),
+        no_json("Duration", lambda x: setattr(x, "seconds", 2**62)),
+        no_json("FieldMask", lambda x: x.paths.append("fooBar")),
+        no_json("Any", lambda x: setattr(x, "type_url", "type.googleapis.com/desk.Unknown")),
+        no_json(
+            "Any", lambda x: x.MergeFromString(b"\n\x27type.googleapis.com/google.protobuf.Any")
+        ),
+    ],
+)
+def test_a_value_that_has_no_json_is_rejected_alone(
+    type_: str, file: str, fill: Callable[[Any], object]
+) -> None:
+    """One message does not end the batch, whatever it holds."""
+    given = proto(
+        ("symbol", 1, "string"),
+        ("x", 2, f"google.protobuf.{type_}"),
+        imports=[f"google/protobuf/{file}.proto"],
+    )
+    message = message_factory.GetMessageClass(pool_of([given]).FindMessageTypeByName("desk.M"))
+    good, bad = message(symbol="A"), message(symbol="B")
+    fill(bad.x)
+    each = replace(
+        plan('format = "protobuf"\nfields = { symbol = "string", x = "json?" }'),
+        writers=Given(WriterSchema(7, "PROTOBUF", serialized(given))),
+    )
+    values = [framed(7, b"\0" + m.SerializeToString()) for m in (good, bad, good)]
+    stamps = np.ones(len(values), dtype=np.int64)
+    first, told, last = said(decode(each, pa.array(values, pa.binary()), stamps), len(values))
+    assert first == last == ("A", None)
+    assert told.startswith("x: it has no JSON (")
 
 
 def test_indexes() -> None:

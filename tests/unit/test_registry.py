@@ -6,10 +6,11 @@ import contextlib
 import itertools
 import json
 import pickle
+import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,6 +21,7 @@ import pytest
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
+from spillway.registry import client as client_module
 from spillway.registry import known
 from spillway.registry.client import (
     DamagedSchema,
@@ -220,6 +222,80 @@ def test_other_answers_are_no_verdicts(registry: StandIn, fault: Any, told: str)
     with pytest.raises(RegistryRefuses, match=told):
         client(registry, wait_s=60.0).schema(1)
     assert registry.asked.total() == 1
+
+
+@pytest.fixture
+def answering() -> Iterator[Callable[[Callable[[socket.socket], object]], str]]:
+    """Servers that answer a connection as they are told; each one's address."""
+    with contextlib.ExitStack() as servers:
+
+        def serve(answer: Callable[[socket.socket], object]) -> str:
+            server = servers.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+            def loop() -> None:
+                with contextlib.suppress(OSError):  # the end of the test
+                    while True:
+                        with server.accept()[0] as connection:
+                            connection.recv(10_000)
+                            with contextlib.suppress(OSError):
+                                answer(connection)
+
+            threading.Thread(target=loop, daemon=True).start()
+            return f"127.0.0.1:{server.getsockname()[1]}"
+
+        yield serve
+
+
+def test_a_server_that_goes_in_the_handshake_is_away(answering: Any) -> None:
+    """As a load balancer does that is restarted: no authority is at fault."""
+    address = answering(lambda _: None)
+    with pytest.raises(RegistryUnavailable, match="does not answer"):
+        RegistryClient(f"https://{address}", {}, wait_s=0).schema(1)
+
+
+def test_an_answer_in_drops_has_an_end(answering: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "REGISTRY_ANSWER_S", 0.3)
+
+    def drip(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        for _ in range(60):
+            connection.sendall(b" ")
+            time.sleep(0.05)
+
+    began = time.monotonic()
+    with pytest.raises(RegistryUnavailable, match="its answer takes over"):
+        RegistryClient(f"http://{answering(drip)}", {}, wait_s=0).schema(1)
+    assert time.monotonic() - began < 2
+
+
+def test_an_answer_without_end_is_not_read_to_it(
+    answering: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "MOST_ANSWER_BYTES", 1 << 20)
+
+    def flood(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        for _ in range(64):
+            connection.sendall(b" " * (1 << 18))
+
+    with pytest.raises(RegistryUnavailable, match="its answer has over 1 MiB"):
+        RegistryClient(f"http://{answering(flood)}", {}, wait_s=0).schema(1)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"schema": "{}", "references": ["a"]}',
+        b'{"schema": "{}", "references": 5}',
+        b'{"schema": "{}", "references": [{"name": 1, "subject": "s", "version": 1}]}',
+        b"[" * 100_000,
+    ],
+)
+def test_an_odd_answer_is_said(answering: Any, body: bytes) -> None:
+    said = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    address = answering(lambda connection: connection.sendall(said))
+    with pytest.raises(RegistryRefuses, match=r"without what was asked for|is no schema registry"):
+        RegistryClient(f"http://{address}", {}, wait_s=0).schema(1)
 
 
 def test_a_login_is_sent_and_never_shown(registry: StandIn) -> None:

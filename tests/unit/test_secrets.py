@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote, quote_plus
 
 import pytest
 from kafka.errors import KafkaError
@@ -386,3 +387,11 @@ def test_json_shows_what_is_harmless(tmp_path: Path, capsys: pytest.CaptureFixtu
         "ssl.key.password": HIDDEN,
         "fetch.max.wait.ms": "20",
     }
+
+
+def test_a_signature_of_a_url_is_hidden_as_the_url_has_it() -> None:
+    signature = "Zm9v+YmFy/c2VjcmV0MTIzNDU2Nzg5MA=="
+    options = {"azure_storage_sas_token": SecretStr(f"?sv=2022-11-02&sig={signature}&se=2030")}
+    for shown in (signature, quote(signature, safe=""), quote_plus(signature)):
+        told = hide(f"GET /c?comp=list&sig={shown}&timeout=30 failed", options)
+        assert told == "GET /c?comp=list&sig=(hidden)&timeout=30 failed"

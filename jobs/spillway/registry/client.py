@@ -32,6 +32,8 @@ from spillway_schemas.secret import Options, hide, revealed
 
 REGISTRY_ANSWER_S = 10.0
 """How long an answer may take."""
+MOST_ANSWER_BYTES = 16 << 20
+"""A schema is far smaller."""
 WAITS_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Between two tries; the last one again and again."""
 NOT_FOUND = {40401: "subject", 40402: "version", 40403: "schema"}
@@ -174,13 +176,16 @@ class RegistryClient:
             request.data = json.dumps(body).encode()
             request.add_header("Content-Type", "application/vnd.schemaregistry.v1+json")
         try:
+            until = self._clock() + REGISTRY_ANSWER_S
             with self._opener().open(request, timeout=REGISTRY_ANSWER_S) as answer:
-                return self._object(url, answer.read())
+                return self._object(url, self._read(answer, until))
         except urllib.error.HTTPError as error:
             raise self._refused(url, path, error) from None
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
-            if isinstance(reason, ssl.SSLError) and not isinstance(reason, TimeoutError):
+            # An end in the middle of the handshake is a server that goes, as a reset is.
+            goes = (TimeoutError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
+            if isinstance(reason, ssl.SSLError) and not isinstance(reason, goes):
                 told = self._told(reason)
                 raise RegistryRefuses(
                     f"the schema registry at {url}: no TLS with it ({told}). Check "
@@ -191,12 +196,26 @@ class RegistryClient:
                 f"the schema registry at {url} does not answer ({told})"
             ) from None
 
+    def _read(self, answer: Any, until: float) -> bytes:
+        """The body of an answer. A server may send it in drops: each is in time, all are not.
+
+        Raises TimeoutError, and OSError for one that is too large.
+        """
+        data = bytearray()
+        while part := answer.read1(1 << 16):
+            data += part
+            if self._clock() > until:
+                raise TimeoutError(f"its answer takes over {REGISTRY_ANSWER_S:.0f} s")
+            if len(data) > MOST_ANSWER_BYTES:
+                raise OSError(f"its answer has over {MOST_ANSWER_BYTES >> 20} MiB")
+        return bytes(data)
+
     def _refused(self, url: str, path: str, error: urllib.error.HTTPError) -> Exception:
         said: dict[str, Any] = {}
         with error:
             try:
-                said = json.loads(error.read())
-            except (OSError, ValueError, http.client.HTTPException):
+                said = json.loads(self._read(error, self._clock() + REGISTRY_ANSWER_S))
+            except (OSError, ValueError, RecursionError, http.client.HTTPException):
                 pass
         code = said.get("error_code") if isinstance(said, dict) else None
         if error.code == 404 and code in NOT_FOUND:
@@ -220,7 +239,7 @@ class RegistryClient:
     def _object(self, url: str, data: bytes) -> dict[str, Any]:
         try:
             found = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
             raise RegistryRefuses(
@@ -260,7 +279,7 @@ class RegistryClient:
         if not isinstance(kind, str):
             raise self._odd(path, found)
         references: dict[str, str] = {}
-        self._refer(found, kind, references, ())
+        self._refer(path, found, kind, references, ())
         text = self._text(path, found, kind, references)
         return WriterSchema(schema_id, kind, text, tuple(references.items()))
 
@@ -300,23 +319,33 @@ class RegistryClient:
             ) from None
 
     def _refer(
-        self, found: dict[str, Any], kind: str, into: dict[str, str], above: tuple[str, ...]
+        self,
+        path: str,
+        found: dict[str, Any],
+        kind: str,
+        into: dict[str, str],
+        above: tuple[str, ...],
     ) -> None:
         """Add what a schema refers to, each behind what that refers to."""
-        for each in found.get("references") or ():
+        every = found.get("references") or []
+        if not isinstance(every, list) or not all(isinstance(each, dict) for each in every):
+            raise self._odd(path, found)
+        for each in every:
             name, subject, version = (each.get(key) for key in ("name", "subject", "version"))
+            if not isinstance(name, str):
+                raise self._odd(path, found)
             if name in into:
                 continue
             if name in above or len(into) >= MOST_REFERENCES:
                 raise NotThere(f"its references have no end: {name}")
-            path = f"/subjects/{urllib.parse.quote(str(subject), safe='')}/versions/{version}"
-            path += "?deleted=true"
+            place = f"/subjects/{urllib.parse.quote(str(subject), safe='')}/versions/{version}"
+            place += "?deleted=true"
             try:
-                below = self.ask(path)
+                below = self.ask(place)
             except NotThere:
                 raise NotThere(f"it refers to {name}, which the registry does not have") from None
-            self._refer(below, kind, into, (*above, name))
-            into[name] = self._text(path, below, kind, into)
+            self._refer(place, below, kind, into, (*above, name))
+            into[name] = self._text(place, below, kind, into)
 
 
 @functools.lru_cache(maxsize=8)

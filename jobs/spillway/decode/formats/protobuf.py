@@ -189,8 +189,13 @@ def _decimal(message: Any) -> Any:
 
 
 def _json_of(field: Any) -> Callable[[Any], Any]:
-    """Protobuf's JSON of a field's value: of a message that has nothing else."""
-    name = field.name
+    """Protobuf's JSON of a field's value: of a message that has nothing else. Types in an `Any` are
+    those of the writer's schema, whatever else this process has loaded.
+
+    What it returns raises Rejected for a value that has no JSON: a number that is not finite in a
+    `Struct`, a time outside the years that JSON has, an `Any` of a type that nobody knows.
+    """
+    name, pool = field.name, field.containing_type.file.pool
 
     def read(value: Any) -> Any:
         owner = message_factory.GetMessageClass(field.containing_type)()
@@ -200,9 +205,15 @@ def _json_of(field: Any) -> Callable[[Any], Any]:
             getattr(owner, name).CopyFrom(value)
         else:
             setattr(owner, name, value)
-        found = json_format.MessageToDict(
-            owner, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-        )
+        try:
+            found = json_format.MessageToDict(
+                owner,
+                preserving_proto_field_name=True,
+                always_print_fields_with_no_presence=True,
+                descriptor_pool=pool,
+            )
+        except (json_format.Error, DecodeError, TypeError, ValueError) as error:
+            raise Rejected(f"{name}: it has no JSON ({_first_line(error)})") from None
         return found.get(name)
 
     return read
