@@ -392,6 +392,6 @@ def test_json_shows_what_is_harmless(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_signature_of_a_url_is_hidden_as_the_url_has_it() -> None:
     signature = "Zm9v+YmFy/c2VjcmV0MTIzNDU2Nzg5MA=="
     options = {"azure_storage_sas_token": SecretStr(f"?sv=2022-11-02&sig={signature}&se=2030")}
-    for shown in (signature, quote(signature, safe=""), quote_plus(signature)):
-        told = hide(f"GET /c?comp=list&sig={shown}&timeout=30 failed", options)
-        assert told == "GET /c?comp=list&sig=(hidden)&timeout=30 failed"
+    for spelt in (signature, quote(signature, safe=""), quote_plus(signature)):
+        said = hide(f"GET /c?comp=list&sig={spelt}&timeout=30 failed", options)
+        assert said == "GET /c?comp=list&sig=(hidden)&timeout=30 failed"
