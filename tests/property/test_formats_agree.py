@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -20,7 +21,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spillway.decode import StreamPlan, decode
-from spillway.decode.formats import protobuf
+from spillway.decode.formats import avro_columns, protobuf
 from spillway.decode.formats.decoder import decoder_of
 from spillway.decode.rules import columns_of
 from spillway_schemas.formats import WriterSchema
@@ -213,12 +214,13 @@ def test_avro_columns_and_fastavro_agree(fields: str, examples: int) -> None:
     read = 0
 
     @settings(max_examples=examples, deadline=None)
-    @given(avro_batches(), st.integers(0, 99))
-    @example((record(("symbol", "string"), ("i", ["null", "long"])), [b"\x02A\x00"]), 0)
-    def agreement(drawn: tuple[Any, list[bytes]], seed: int) -> None:
+    @given(avro_batches(), st.integers(0, 99), st.sampled_from([0, 2, avro_columns.FEW_LISTS]))
+    @example((record(("symbol", "string"), ("i", ["null", "long"])), [b"\x02A\x00"]), 0, 0)
+    def agreement(drawn: tuple[Any, list[bytes]], seed: int, few_lists: int) -> None:
         nonlocal read
         schema, bodies = drawn
-        read += check(each, written(7, schema), bodies, seed)
+        with patch.object(avro_columns, "FEW_LISTS", few_lists):
+            read += check(each, written(7, schema), bodies, seed)
 
     agreement()
     assert read > 0
@@ -421,8 +423,11 @@ def test_lists_that_nobody_asks_for() -> None:
     assert [row[0] for row in found] == ["row", "row", "rejected", "row", "row", *["rejected"] * 2]
     decoder = decoder_of(each.format, each.rules, written(7, schema))
     plain = avro(schema, some | {"names": ["a", "b"]})
-    [read], left = decoder.columns(pa.array([plain] * 3, pa.large_binary()))
-    assert (read.rows.tolist(), left.tolist()) == ([0, 1, 2], [])
+    for many, together in ((avro_columns.FEW_LISTS, True), (avro_columns.FEW_LISTS - 1, False)):
+        all_ = list(range(many))
+        read, left = decoder.columns(pa.array([plain] * many, pa.large_binary()))
+        assert [each.rows.tolist() for each in read] == ([all_] if together else [])
+        assert left.tolist() == ([] if together else all_)
     times = record(("t", {"type": "array", "items": _logical("long", "timestamp-micros")}), *SYMBOL)
     late = avro(_bare(times), {"t": [0, 2**60], "symbol": "A"})
     assert _read(each, written(7, times), late)[0][0] == "rejected"

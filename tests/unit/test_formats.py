@@ -22,7 +22,7 @@ from google.protobuf import descriptor_pb2, message_factory
 
 from spillway.decode import compile_streams, decode, tree_spec
 from spillway.decode.chunks import Chunk
-from spillway.decode.formats import protobuf
+from spillway.decode.formats import avro_columns, protobuf
 from spillway.decode.formats.decoder import decoder_of, own_decoders
 from spillway.decode.formats.framing import indexes
 from spillway.decode.formats.protobuf import pool_of
@@ -305,6 +305,50 @@ def test_protobuf_finds_its_message_by_the_indexes(tmp_path: Path) -> None:
             "no schema id: -1 message indexes",
             "schema 9 has no message [5]",
         ]
+
+
+def test_lists_in_lists_are_no_steps_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills: one value's items are gone over with numpy, a step for each."""
+    steps = 0
+    real = avro_columns._pass
+
+    def counted(*given: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        return real(*given)
+
+    monkeypatch.setattr(avro_columns, "_pass", counted)
+    lists: Any = "int"
+    items: Any = 1
+    for _ in range(3):
+        lists, items = {"type": "array", "items": lists}, [items] * 16
+    schema = record(("symbol", "string"), ("z", lists))
+    short = [avro(schema, {"symbol": f"A{n}", "z": [[[n]]]}) for n in range(99)]
+    deep = avro(schema, {"symbol": "DEEP", "z": items})
+    each = replace(
+        plan('format = "avro"\nfields = { symbol = "string" }'),
+        writers=Given(written(7, schema)),
+    )
+    values = pa.array([framed(7, body) for body in (*short, deep)], pa.binary())
+    found = decode(each, values, np.ones(100, dtype=np.int64))
+    assert found.rows["symbol"].to_pylist() == [*(f"A{n}" for n in range(99)), "DEEP"]
+    assert 5 < steps < 20, "of 16 x 16 x 16 items"
+
+
+@pytest.mark.parametrize("depth", [12, 60])
+def test_a_schema_that_doubles_is_refused_at_once(depth: int) -> None:
+    type_: Any = "null"
+    for n in range(depth):
+        again = type_ if isinstance(type_, str) else type_["name"]
+        type_ = record(("a", type_), ("b", again), name=f"B{n}")
+    schema = record(("symbol", "string"), ("z", type_))
+    each = replace(
+        plan('format = "avro"\nfields = { symbol = "string" }'),
+        writers=Given(written(7, schema)),
+    )
+    found = decode(each, pa.array([framed(7, b"\x02A")], pa.binary()), np.ones(1, dtype=np.int64))
+    refused = "schema 7 cannot be read: with every name written out it has over 10,000 types"
+    assert list(found.reasons) == ([refused] if depth > 12 else [])
 
 
 def cut_short(any_: Any) -> None:

@@ -18,7 +18,7 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from uuid import UUID
 
 import fastavro
@@ -44,6 +44,11 @@ NOT_A_SCHEMA = (
     RecursionError,
 )
 """What fastavro raises for what is no schema."""
+
+MOST_TYPES = 10_000
+"""Of a schema, with every name written out. A type that is used twice by another, which is used
+twice, doubles at each step: 2 KB of schema make a million, each looked at for a value of 2 bytes.
+At this bound a value takes some milliseconds."""
 
 
 def _nanoseconds(number: int, *_: object) -> datetime:
@@ -185,15 +190,17 @@ def _unreadable(schema: Schema) -> str:
     """Why values of a parsed schema are not read; empty: they are.
 
     fastavro follows a schema that holds itself as deep as a value says, until the process crashes,
-    and goes over values without bytes as often as one says. Nobody who sends a message may do
-    that.
+    and goes over values without bytes as often as one says, or as a schema that doubles does.
+    Nobody who sends a message, or registers its schema, may do that.
     """
     if not (isinstance(schema, dict) and schema.get("type") == "record"):
         return "a record is needed"
     try:
-        _least(schema, schema["__named_schemas"], ())
+        extent = _extent(schema, schema["__named_schemas"], (), {})
     except _EndlessError as endless:
         return str(endless)
+    if extent.types > MOST_TYPES:
+        return f"with every name written out it has over {MOST_TYPES:,} types"
     return ""
 
 
@@ -201,32 +208,47 @@ class _EndlessError(Exception):
     """Reading a value could have no end."""
 
 
-def _least(schema: Any, known: Any, above: tuple[str, ...]) -> int:
-    """The fewest bytes of a value of a type. Raises _EndlessError."""
+class _Extent(NamedTuple):
+    """How large a type, and a value of it, is."""
+
+    least: int
+    """The fewest bytes of a value."""
+    types: int
+    """How many types it has in it, itself included, with every name written out."""
+
+
+def _extent(schema: Any, known: Any, above: tuple[str, ...], found: dict[str, _Extent]) -> _Extent:
+    """How large a type is. `found`: those of named types, each looked at once. Raises
+    _EndlessError."""
     if isinstance(schema, list):
-        return 1 + min((_least(each, known, above) for each in schema), default=0)
+        each = [_extent(branch, known, above, found) for branch in schema]
+        return _Extent(1 + min((e.least for e in each), default=0), 1 + sum(e.types for e in each))
     if isinstance(schema, str):
         if schema not in known:
-            return {"null": 0, "float": 4, "double": 8}.get(schema, 1)
+            return _Extent({"null": 0, "float": 4, "double": 8}.get(schema, 1), 1)
         schema = known[schema]
     match schema["type"]:
         case "record":
-            if schema["name"] in above:
-                raise _EndlessError(f"{schema['name']} holds itself")
-            inside = (*above, schema["name"])
-            return sum(_least(field["type"], known, inside) for field in schema["fields"])
+            name = schema["name"]
+            if name in above:
+                raise _EndlessError(f"{name} holds itself")
+            if name not in found:
+                inside = (*above, name)
+                each = [_extent(f["type"], known, inside, found) for f in schema["fields"]]
+                found[name] = _Extent(sum(e.least for e in each), 1 + sum(e.types for e in each))
+            return found[name]
         case "array":
-            if not _least(schema["items"], known, above):
+            items = _extent(schema["items"], known, above, found)
+            if not items.least:
                 raise _EndlessError("it has an array of values without bytes")
-            return 1
+            return _Extent(1, 1 + items.types)
         case "map":
-            _least(schema["values"], known, above)
-            return 1
+            return _Extent(1, 1 + _extent(schema["values"], known, above, found).types)
         case "fixed":
-            return int(schema["size"])
+            return _Extent(int(schema["size"]), 1)
         case "enum":
-            return 1
-    return _least(schema["type"], known, above)
+            return _Extent(1, 1)
+    return _extent(schema["type"], known, above, found)
 
 
 def _only(schema: Schema, names: list[str], writer: Schema) -> Schema:
