@@ -54,6 +54,9 @@ LOST_DATA = frozenset(
 )
 """Spark's error conditions and the classes of exceptions where rows that the journal's offsets name
 are gone."""
+CANCELLED = "[SPARK_JOB_CANCELLED]"
+"""How a job shows there that ended because somebody said so: `Placement.watched`, which has told
+why, or a person in Spark's page."""
 _AWAY = f"{KafkaUnavailable.__module__}.{KafkaUnavailable.__name__}: "
 """How brokers that do not answer a task show in Spark's texts."""
 _DELETED = f"{TopicDeleted.__module__}.{TopicDeleted.__name__}: "
@@ -89,6 +92,8 @@ def first_lines(error: BaseException, secrets: Options, most: int = 600) -> str:
         return str(trouble)[:most]
     if told := _WHAT_WAS_DELETED.search(text):
         return told[1][:most]
+    if CANCELLED in text:
+        return "its Spark job was cancelled, and runs again"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if _TELLING.search(line)]
     found = " | ".join(dict.fromkeys([*lines[:1], *telling[-2:]]))[:most]
