@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from typer.testing import CliRunner
 from spillway.cleanup.deferred import TopicSource
 from spillway.cli import app
 from spillway.corrections.job import Corrected, run_correction
+from spillway.corrections.kept import SessionRevisions
 from spillway.corrections.rows import (
     Correction,
     CorrectionRefused,
@@ -38,7 +40,7 @@ from spillway.decode.chunks import COLUMNS, Chunk, chunks_of
 from spillway.engine.wire.blocks import Block
 from spillway.engine.wire.datafile import write_data_file
 from spillway.following.position import Position, next_step, taken
-from spillway.following.rows import Follower
+from spillway.following.rows import Follower, HistoryChanged, newest_of
 from spillway.kafka.reading import TopicDeleted
 from spillway.produce.recording import RecordingError
 from spillway.protocol.recovery import InputChanged
@@ -46,7 +48,7 @@ from spillway.protocol.state import AnotherQuery
 from spillway.storage import StorageError
 from spillway.stream.messages import MessageSource
 from spillway.tables import DamagedTable, SessionEvent, TableConflict, Warehouse
-from spillway.tables.events import standing_verdicts
+from spillway.tables.events import revisions_of, standing_verdicts
 from spillway.verify import proof
 from spillway.verify.proof import NotCleaned, verify
 from spillway.verify.workers import Timing, decoded, decoded_schema
@@ -275,6 +277,7 @@ def test_a_digest_is_of_the_rows_and_their_order() -> None:
 
     every = [
         of(("a", b"bc")),
+        of(("b", b"bc")),
         of(("ab", b"c")),
         of(("a", b"b"), ("a", b"c")),
         of(("a", b"c"), ("a", b"b")),
@@ -693,6 +696,44 @@ def test_who_follows_results_gets_corrections_once_each(day: ClosedDay, most_row
     everything = [(*a, *b, *c) for _, (_, a, b, c) in day.results().elements()]
     assert len(everything) > 12
     assert Counter(got) == Counter(everything)
+
+
+def test_who_follows_results_notices_the_same_epoch_of_another_history(day: ClosedDay) -> None:
+    """A warehouse that was restored gives its epochs again, at other times."""
+    follower = Follower(day.warehouse, [f"{s}_offset" for s in STREAMS])
+    seen = follower.look()
+    step = next_step(Position(), seen, most_rows=10**6)
+    assert step is not None
+    newest = newest_of(pa.concat_tables(follower.read(step)), None)
+    assert newest is not None
+    known = taken(Position(), step, newest)
+    follower.check(known, seen)
+    other = newest._replace(committed_us=newest.committed_us + 1)
+    with pytest.raises(HistoryChanged, match="is not the table that was followed so far"):
+        follower.check(known.model_copy(update={"newest": other}), seen)
+
+
+def test_revisions_are_in_order_whatever_the_order_of_their_files(
+    day: ClosedDay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for salt in (1, 2, 3):
+        day.correct(late(salt=salt))
+    there = day.warehouse.corrections(DAY)
+    assert len(there.paths) == 3
+    for paths in permutations(there.paths):
+        found = replace(there, paths=paths)
+        monkeypatch.setattr(Warehouse, "corrections", lambda *_, found=found: found)
+        kept = SessionRevisions(day.warehouse, DAY, 0).kept()
+        assert [each.revision for each in kept] == [1, 2, 3]
+
+
+def test_of_two_words_of_one_revision_the_first_counts() -> None:
+    said = [
+        Revision(revision=1, source=name, reason="", by="", digest="", rows=3, results=5)
+        for name in ("first", "second")
+    ]
+    events = [SessionEvent(session=DAY, event="corrected", details=dict(each)) for each in said]
+    assert revisions_of(events) == {1: said[0]}
 
 
 # --- for people

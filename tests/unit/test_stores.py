@@ -10,12 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from obstore.exceptions import GenericError
 from pydantic import SecretStr
 
 from spillway.doctor.stores import judge_store, object_store
 from spillway.storage import Folder, StorageError, folder, private
 from spillway.storage.folders import UnsafeStore
-from spillway.storage.objects import MARK, PART_BYTES, StoreOptionError, _reason
+from spillway.storage.objects import MARK, PART_BYTES, StoreOptionError, _is_final, _reason
 from spillway_schemas.secret import shown
 from spillway_schemas.settings import SettingsError, load_settings, values
 from spillway_schemas.stores import StoreLocation, is_uri, option_problem, store_location
@@ -84,6 +85,14 @@ def test_options_that_would_break_commits_are_refused(monkeypatch: pytest.Monkey
 
 
 # --- settings ------------------------------------------------------------------------------
+
+
+def test_a_request_that_was_in_the_way_of_another_is_repeated() -> None:
+    """Some stores answer 409 while another put of the same object goes on."""
+    said = "Generic S3 error: Server returned non-2xx status code: {}"
+    every = ("400", "403", "404", "408", "409", "412", "429", "500", "503")
+    finals = [_is_final(GenericError(said.format(status))) for status in every]
+    assert finals == [True, True, True, False, False, True, False, False, False]
 
 
 @pytest.mark.parametrize("status", ["401 Unauthorized", "403 Forbidden"])
