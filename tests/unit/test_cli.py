@@ -112,7 +112,10 @@ def test_another_query_is_refused_before_anything_is_started(
 
 
 def test_a_session_is_ended_by_the_query_that_it_began_by(
-    tmp_path: Path, settings: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    settings: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Whatever the settings name by then, and even when that cannot be read."""
     own = load_query("symbol_minute")
@@ -130,6 +133,7 @@ def test_a_session_is_ended_by_the_query_that_it_began_by(
     for query in ("symbol", str(tmp_path / "none.toml")):
         words = [*settings, "--set", f"query={query}", "stream", "--until-sealed", DAY]
         assert code(*words, "--as-begun") == 0
+        assert f"{DAY} is sealed already" in capsys.readouterr().out
         assert code(*words) == 2
     assert [each.fingerprint for each in given[::2]] == [own.fingerprint] * 2
 

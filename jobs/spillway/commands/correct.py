@@ -55,7 +55,11 @@ def correct(
         ),
     ] = None,
     reason: Annotated[
-        str | None, typer.Option(help="Why, for `sessions` and for whoever asks later.")
+        str | None,
+        typer.Option(
+            help="Why, for `sessions` and for whoever asks later. Needed, but with --plan or to "
+            "finish what was begun."
+        ),
     ] = None,
     by: Annotated[str | None, typer.Option(help="Who asks, when it is not this user.")] = None,
     plan: Annotated[

@@ -76,6 +76,7 @@ def stream(
         query = given.query(settings)
     job = Stream(settings, query, wanted, watcher, given.clock)
     if job.is_done():
+        say(f"{until_sealed} is sealed already: there is nothing to read")
         return
     watcher.on_progress("checking this machine, Kafka and the tables")
     checks = doctors.check_all(settings, thorough=False, query=query)
