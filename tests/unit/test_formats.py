@@ -323,15 +323,15 @@ def test_lists_in_lists_are_no_steps_of_a_batch(monkeypatch: pytest.MonkeyPatch)
     for _ in range(3):
         lists, items = {"type": "array", "items": lists}, [items] * 16
     schema = record(("symbol", "string"), ("z", lists))
-    short = [avro(schema, {"symbol": f"A{n}", "z": [[[n]]]}) for n in range(99)]
+    short = [avro(schema, {"symbol": f"A{n}", "z": [[[n]]]}) for n in range(199)]
     deep = avro(schema, {"symbol": "DEEP", "z": items})
     each = replace(
         plan('format = "avro"\nfields = { symbol = "string" }'),
         writers=Given(written(7, schema)),
     )
     values = pa.array([framed(7, body) for body in (*short, deep)], pa.binary())
-    found = decode(each, values, np.ones(100, dtype=np.int64))
-    assert found.rows["symbol"].to_pylist() == [*(f"A{n}" for n in range(99)), "DEEP"]
+    found = decode(each, values, np.ones(200, dtype=np.int64))
+    assert found.rows["symbol"].to_pylist() == [*(f"A{n}" for n in range(199)), "DEEP"]
     assert 5 < steps < 20, "of 16 x 16 x 16 items"
 
 

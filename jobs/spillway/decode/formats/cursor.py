@@ -120,6 +120,10 @@ class Cursor:
         found: Numbers = self._halves[begins].astype(np.uint64)
         return found
 
+    def positions(self, where: Where) -> Ints:
+        """`where` by number."""
+        return np.arange(len(self.at))[where] if isinstance(where, slice) else where
+
     def leave_out(self, where: Where, fine: Mask) -> None:
         """Values of `where` that are not `fine` are out."""
         self._go(where, self.at[where], fine)
