@@ -32,6 +32,8 @@ from tests.packages import source_paths
 from tests.s3_server import S3Server
 
 STREAMS = ("stock", "volume", "review")
+LATE = "late.jsonl"
+"""The rows of a correction, in a day's folder."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -311,6 +313,13 @@ class Day:
         verdict: dict[str, Any] = json.loads(said)
         assert verdict["complete"] is True
         return verdict
+
+    def write_late(self, late: Sequence[tuple[str, bytes]]) -> str:
+        """Write late (stream, value) rows into the file `LATE`, for `correct`; its path."""
+        rows = [{"topic": self.topics[stream], "value": json.loads(v)} for stream, v in late]
+        file = self.folder / LATE
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return str(file)
 
     # ------------------------------------------------------------------ output
 

@@ -94,7 +94,7 @@ def test_two_days_with_too_little_memory(make_day: MakeDay) -> None:
     # Two feeds were down on the first day: a file has the rows of one, a topic those of the other.
     from_file = messages(4, 200, keys=500, malformed=0.0)
     from_topic = [("review", value) for stream, value in from_file if stream == "review"][:40]
-    late_file, late_topic = write_late(day, from_file), send_late(day, from_topic)
+    late_file, late_topic = day.write_late(from_file), send_late(day, from_topic)
     why = ("--reason", "a feed was down")
     commands = (
         ("stream", "--until-sealed", SECOND),
@@ -122,14 +122,6 @@ def test_two_days_with_too_little_memory(make_day: MakeDay) -> None:
     rejected = Counter(json.dumps(row["reason"]) for row in day.quarantined())
     assert rejected.total() > 0
     planted.check_left(day)
-
-
-def write_late(day: Day, late: Sequence[tuple[str, bytes]]) -> str:
-    """A file of late (stream, value) rows, for `correct`; its path."""
-    rows = [{"topic": day.topics[stream], "value": json.loads(v)} for stream, v in late]
-    file = day.folder / "late.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(file)
 
 
 def send_late(day: Day, late: Sequence[tuple[str, bytes]]) -> str:

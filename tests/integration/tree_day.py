@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.integration.day import Day, chained
+from tests.integration.day import LATE, Day, chained
 
 STREAMS = ("a", "b", "c", "d", "e")
 FIELDS = {
@@ -19,7 +19,6 @@ FIELDS = {
     "d": {"d1": "int", "d2": "string"},
     "e": {"e1": "string", "n": "int"},
 }
-LATE = "late.jsonl"
 JOINS = """
 [join.abc]
 inputs = ["a", "b", "c"]
@@ -102,10 +101,8 @@ class TreeDay(Day):
 
     def correct(self, session: str, late: Sequence[tuple[str, bytes]]) -> None:
         """Add late (stream, value) rows to a proved session, and prove it again."""
-        rows = [{"topic": self.topics[stream], "value": json.loads(v)} for stream, v in late]
-        file = self.folder / LATE
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        correct = ["correct", "--session", session, str(file), "--reason", "a feed was down"]
+        file = self.write_late(late)
+        correct = ["correct", "--session", session, file, "--reason", "a feed was down"]
         self.ok(*chained(correct, ["verify", "--session", session]), timeout_s=300)
 
     def late(self) -> dict[str, list[tuple[tuple[int, int], dict[str, Any]]]]:

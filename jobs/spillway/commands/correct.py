@@ -57,7 +57,7 @@ def correct(
     reason: Annotated[
         str | None,
         typer.Option(
-            help="Why, for `sessions` and for whoever asks later. Needed, but with --plan or to "
+            help="Why, for `sessions` and for whoever asks later. Needed, except with --plan or to "
             "finish what was begun."
         ),
     ] = None,

@@ -90,5 +90,6 @@ def stream(
         if address is not None and not quiet:
             say(f"figures for Prometheus: {address}")
         job.run()
-    if available_now and not quiet and not stop.is_set():
+    # A day that is sealed, or a signal, may end it before.
+    if available_now and until_sealed is None and not quiet and not stop.is_set():
         say(tally.line())

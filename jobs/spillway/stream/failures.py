@@ -93,7 +93,7 @@ def first_lines(error: BaseException, secrets: Options, most: int = 600) -> str:
     if told := _WHAT_WAS_DELETED.search(text):
         return told[1][:most]
     if CANCELLED in text:
-        return "its Spark job was cancelled, and runs again"
+        return "its Spark job was cancelled"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if _TELLING.search(line)]
     found = " | ".join(dict.fromkeys([*lines[:1], *telling[-2:]]))[:most]
