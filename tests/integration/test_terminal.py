@@ -159,6 +159,8 @@ def test_ctrl_c(day: Day, terminal: Callable[..., Terminal]) -> None:
     wait_for(marker.exists, 120, "an epoch's step")
     family = working.family()
     working.press(b"\x03")
+    working.says(STOPPING, 10)
+    os.killpg(working.process.pid, signal.SIGTERM)  # as a supervisor ends all that it has begun
     assert working.ends(0).count(STOPPING) == 1
     gone(family)
     assert epochs(day) == 2, "the epoch under way is not in the journal"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 
 import pytest
 
@@ -78,6 +79,33 @@ def test_a_long_job_asks_the_hosts_that_it_waits_for(monkeypatch: pytest.MonkeyP
         assert over.wait(10)
     assert asked == {("a", 1), ("b", 2)}
     assert [text.split()[0] for text in told] == ["b"]
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_a_job_that_ends_as_a_host_answers_tells_that_it_does(
+    monkeypatch: pytest.MonkeyPatch, back: bool
+) -> None:
+    """Between two looks: the first may still wait for the host when the job ends."""
+    here, asking, told = threading.Event(), threading.Event(), list[str]()
+
+    def asks(address: tuple[str, int]) -> bool:
+        answer = address[0] != "b" or here.is_set()
+        if address[0] == "b" and told:
+            asking.set()
+            time.sleep(0.1)  # the host answers only after this question
+        return answer
+
+    monkeypatch.setattr(placing, "HOSTS_LOOK_S", 0.01)
+    monkeypatch.setattr(placing, "HOST_SILENT_S", 0.0)
+    monkeypatch.setattr(silence, "HOST_SILENT_S", 0.05)
+    monkeypatch.setattr(placing, "answers", asks)
+    placement = Listening(None, False, {0: "a", 1: "b", 2: "c"})
+    with placement.watched(lambda: pytest.fail("cancelled"), told.append):
+        assert asking.wait(10)
+        if back:
+            monkeypatch.setattr(placing, "HOSTS_LOOK_S", 60)
+            here.set()
+    assert [text.split()[:2] for text in told] == [["b", "has"], ["b", "answers"]][: 1 + back]
 
 
 def test_a_short_job_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,8 @@ JVM ends when the pipe from this process breaks, and its workers end with it.
 
 Trap: pyspark puts a SIGINT handler of its own in place, which cancels the jobs that run, but only
 when a context is made on the main thread. So the stream makes it on another one. The JVM is
-started with SIGINT ignored, and the workers' daemon leads a process group of its own, so the
-terminal's Ctrl-C reaches nobody else.
+started with SIGINT ignored, ignores SIGTERM once the session is there, and the workers' daemon
+leads a process group of its own, so a signal to the stream's group reaches nobody else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from types import FrameType
 
 from spillway_schemas.exits import INTERRUPTED
 
-_FIRST = "stopping after the {} under way; Ctrl-C again ends at once\n"
+_FIRST = {
+    signal.SIGTERM: "stopping after the {} under way\n",
+    signal.SIGINT: "stopping after the {} under way; Ctrl-C again ends at once\n",
+}
 _SECOND = "ended at once; nothing is lost, the {} under way is read again at the next start\n"
 _STDERR = 2
 HUSH_S = 2.0
@@ -47,7 +50,7 @@ def stop_on_signals(stop: threading.Event, what: str = "epoch") -> None:
             os._exit(INTERRUPTED)
         if not stop.is_set():
             stop.set()
-            _say(_FIRST.format(what).encode())
+            _say(_FIRST[signal.Signals(number)].format(what).encode())
 
     signal.signal(signal.SIGTERM, ask)
     signal.signal(signal.SIGINT, ask)

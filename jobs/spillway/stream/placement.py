@@ -90,14 +90,17 @@ class Placement:
         job that fails is run again, and its slots are pinned to hosts that are there.
         """
         over = threading.Event()
+        silent = SilentHosts()
+
+        def hear(hosts: Iterable[str], enough: threading.Event) -> None:
+            for text in silent.heard(self._answers(hosts, enough), time.monotonic()):
+                tell(text)
 
         def watch() -> None:
             here = began = time.monotonic()
-            silent = SilentHosts()
             while not over.wait(HOSTS_LOOK_S):
                 if time.monotonic() - began >= HOST_SILENT_S:
-                    for text in silent.heard(self._answers(over), time.monotonic()):
-                        tell(text)
+                    hear(self.hosts.values(), over)
                 alive = set(self.executors())
                 if alive.issuperset(self.hosts.values()):
                     here = time.monotonic()
@@ -117,10 +120,15 @@ class Placement:
         finally:
             over.set()
             watcher.join()
+        if silent.told:  # the job has ended between two looks, perhaps because one answered
+            hear(tuple(silent.told), threading.Event())
 
-    def _answers(self, over: threading.Event) -> dict[str, bool]:
-        """Whether the hosts answer that slots are pinned to and that have an executor."""
+    def _answers(self, hosts: Iterable[str], enough: threading.Event) -> dict[str, bool]:
+        """Whether those of the hosts answer that have an executor. The rest of them are left out
+        once it is enough."""
         known, found = addresses(self._listening()), dict[str, bool]()
-        for host in sorted(known.keys() & set(self.hosts.values())):
-            found[host] = over.is_set() or answers(known[host])
+        for host in sorted(known.keys() & set(hosts)):
+            if enough.is_set():
+                break
+            found[host] = answers(known[host])
         return found

@@ -169,7 +169,15 @@ def spark_session(
     spark = builder.getOrCreate()
     if streaming:
         refuse_wrong({name: spark.conf.get(name, "") for name in REQUIRED})
+        _leave_sigterm_to_us(spark)
     return spark
+
+
+def _leave_sigterm_to_us(spark: Any) -> None:
+    """Have the driver's JVM ignore SIGTERM, as pyspark has it ignore SIGINT: who ends a process
+    group means this process, which ends its epoch first, and then the JVM."""
+    java = spark.sparkContext._jvm.sun.misc
+    java.Signal.handle(java.Signal("TERM"), java.SignalHandler.SIG_IGN)
 
 
 def refuse_wrong(values: dict[str, str]) -> None:
