@@ -73,11 +73,12 @@ def test_a_link_is_cut_for_a_minute(
 ) -> None:
     """In the middle of the day, while rows come. Spark waits for the host, or gives it up: then the
     other one has all the state, and what the first still does counts for nothing."""
-    patience = {"spark.network.timeout": "30s", "spark.network.timeoutInterval": "5s"}
+    given_up_soon = {"spark.network.timeout": "30s", "spark.network.timeoutInterval": "5s"}
+    waited_for = {"spark.worker.timeout": "120"}  # the master's own is a minute, as the cut is
     with two_hosts(
         tmp_path,
         spark_env,
-        spark=patience if given_up else None,
+        spark=given_up_soon if given_up else waited_for,
         groups=8,
         budget_bytes=192 << 10,
         max_rows=ROWS,

@@ -19,6 +19,7 @@ from spillway.engine.spill.spillfile import spill_schema
 from spillway.losses import LossAnswer, LossRefused, accept_loss
 from spillway.protocol.entry import entry_of
 from spillway.protocol.plan import plan_epoch
+from spillway.protocol.recovery import Restore
 from spillway.protocol.state import AnotherQuery, JournalState, fold, genesis_of, with_journal
 from spillway.tables import NothingYet, SessionEvent, Warehouse
 from spillway.tables.retention import proved
@@ -52,8 +53,12 @@ def test_why_is_asked_for() -> None:
 class View:
     """A cluster whose one topic begins at an offset."""
 
-    def __init__(self, oldest: int, name: str = "c", newest: int = ROWS, id_: str = "x") -> None:
+    def __init__(
+        self, oldest: int, name: str = "c", newest: int = ROWS, id_: str = "x", open_: int = 0
+    ) -> None:
+        """`open_`: so many of the newest rows are of a transaction that is open."""
         self.oldest, self.name, self.newest, self.id = oldest, name, newest, id_
+        self.open = open_
 
     def cluster_id(self) -> str:
         return self.name
@@ -65,7 +70,7 @@ class View:
         return {name: [self.oldest] for name in names}
 
     def end_offsets(self, names: list[str], *, read_committed: bool = True) -> dict[str, list[int]]:
-        return {name: [self.newest] for name in names}
+        return {name: [self.newest - self.open * read_committed] for name in names}
 
 
 @pytest.fixture
@@ -345,6 +350,41 @@ def test_of_an_open_session_it_is_a_command(day: SpilledDay, kafka: Callable[...
     kafka(ROWS + 7, newest=ROWS + 9)
     assert answered(w, NEXT).never_read == 7
     assert [each.lost_to["t"] for each in asked_for(w)] == [[ROWS + 5], [ROWS + 7]]
+
+
+def test_what_was_asked_for_is_answered_though_kafka_holds_it_again(
+    day: SpilledDay, kafka: Callable[..., None]
+) -> None:
+    """The stream has not obeyed yet, and will."""
+    w = day.warehouse()
+    kafka(ROWS + 5, newest=ROWS + 9)
+    answer = answered(w, NEXT)
+    kafka(0, newest=ROWS + 9)
+    assert answered(w, NEXT) == answer
+    assert len(asked_for(w)) == 1
+
+
+def test_a_transaction_that_is_open_again_ends_no_partition_early(
+    day: SpilledDay, kafka: Callable[..., None]
+) -> None:
+    """As after a failover: its rows were read once, when it was closed."""
+    kafka(ROWS - 1, open_=5)
+    assert answered(day.warehouse(), NEXT).of_before
+
+
+def test_rows_that_cleanup_makes_up_for_are_asked_for_too(
+    day: SpilledDay, kafka: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may begin before the session does and end behind it, where epochs did."""
+    w = day.warehouse()
+    gone_on(w, command_of("seal", "c", session=NEXT, offsets={"t": [ROWS + 9]}), end=ROWS + 9)
+    again = Restore(frozenset({0}), {"t": [ROWS - 10]}, {"t": [ROWS + 20]}, (), ())
+    monkeypatch.setattr("spillway.losses.deferred_rows", lambda *_: again)
+    kafka(ROWS - 5, newest=ROWS + 20)
+    assert [str(each) for each in accept(w, NEXT).ranges] == ["t/0 from offset 50 to 55"]
+    kafka(ROWS - 5, newest=ROWS + 15)
+    told = [str(each) for each in accept(w, NEXT).ranges]
+    assert told == ["t/0 from offset 50 to 80"], "other rows than those that were read"
 
 
 def test_a_stream_that_reads_no_rows_takes_up_a_loss_at_its_next_start(

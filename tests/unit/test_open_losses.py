@@ -206,7 +206,8 @@ def test_nothing_is_changed_where_nothing_is_lost() -> None:
 def test_a_seal_may_lie_among_lost_rows() -> None:
     """Rows below its end were of one session, the others of the next: both have lost some."""
     state = after(ONE)
-    plan = planned(state, closing(ends(6, 4, 4)), losing(ends(9, 0, 0)))
+    accepted = losing(ends(9, 0, 0), reason="gone", by="ada")
+    plan = planned(state, closing(ends(6, 4, 4)), accepted)
     assert plan.sealing
     entry = journaled(state, plan)
     assert entry.sealed is not None
@@ -224,6 +225,7 @@ def test_a_seal_may_lie_among_lost_rows() -> None:
         loss = loss_of(genesis(), sealed, entries)
         assert loss is not None
         assert loss.ranges == [LostRange(topic="a", partition=0, begin=begin, end=end)]
+        assert (loss.reason, loss.by) == ("gone", "ada")
 
 
 def test_a_session_behind_the_loss_has_lost_nothing() -> None:
@@ -312,6 +314,24 @@ def test_what_is_left_are_the_rows_that_are_not_lost(
         (t, p, o) for t, p, stop in partitions(end) for o in range(left.read_from[t][p], stop)
     }
     assert left.lossy == {(t, p) for t, p, _ in lost}
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "read_from", "lossy"),
+    [
+        (0, 2, 2, False),
+        (0, 3, 3, True),
+        (9, 15, 10, True),
+        (10, 15, 2, False),
+    ],
+)
+def test_what_was_lost_of_a_session_may_begin_before_and_end_behind_what_is_read(
+    begin: int, end: int, read_from: int, lossy: bool
+) -> None:
+    again = Restore(frozenset({0}), ends(2, 0, 0), ends(10, 4, 4), (), ())
+    left = without_lost(again, [LostRange(topic="a", partition=0, begin=begin, end=end)])
+    assert left.read_from == ends(read_from, 0, 0)
+    assert left.lossy == ({("a", 0)} if lossy else frozenset())
 
 
 # --- the stream

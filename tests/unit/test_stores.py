@@ -180,7 +180,7 @@ def test_written_once_and_read_in_every_way(place: Folder) -> None:
     again = pickle.loads(pickle.dumps(place))
     assert again == place
     assert again.read("b.bin") == b"xyz"
-    place.delete("b.bin", "empty", "none")
+    place.delete("none", "b.bin", "none too", "empty")
     assert [info.name for info in place.list()] == ["session_date=2026-01-05/a.bin"]
     with pytest.raises(ValueError, match="inside a folder"):
         place.read("../a")
@@ -262,6 +262,35 @@ def test_an_upload_that_is_complete_counts_whatever_the_second_request_is_told(
     with pytest.raises(StorageError), place.create("b") as sink:
         sink.write(b"x" * (PART_BYTES + 1))
     assert place.size("b") is None
+
+
+@on_every_store()
+def test_an_upload_that_fails_does_not_count_for_another_s_file(
+    place: Folder, store: StoreServer
+) -> None:
+    """Of the same name: it is told by its size."""
+    gone = {"kind": "error", "status": 404, "code": "NoSuchUpload", **store.completes}
+
+    def writes() -> None:
+        with place.create("a") as sink:
+            sink.write(b"x" * (PART_BYTES + 1))
+            place.write_new("a", b"1")
+            store.fail(gone)
+
+    with pytest.raises(StorageError, match="cannot write"):
+        writes()
+    assert place.read("a") == b"1"
+
+
+@on_every_store()
+def test_a_put_that_was_in_the_way_of_another_comes_through(
+    place: Folder, store: StoreServer
+) -> None:
+    """S3 says 409 to one of two conditional puts at once; here the other one has failed."""
+    store.fail({"kind": "error", "status": 409, "code": "Conflict", "method": "PUT"})
+    place.write_new("a", b"1")
+    assert store.hits() == 1
+    assert place.read("a") == b"1"
 
 
 @on_every_store()

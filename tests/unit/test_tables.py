@@ -410,6 +410,19 @@ def test_a_pruned_log_is_short_and_whole(tmp_path: Path, monkeypatch: pytest.Mon
     assert repair(str(tmp_path)) == []
 
 
+def test_what_was_written_lately_is_not_pruned_however_many_entries_came_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader may be in the middle of them."""
+    monkeypatch.setattr("spillway.tables.log.KEEP_ENTRIES", 0)
+    w = warehouse(tmp_path)
+    w.journal.append(genesis())
+    for n in range(1, 12):
+        w.journal.append(claim(n, n))
+        w.table("journal").checkpoint(every=3)
+    assert len(list((tmp_path / "journal" / "_delta_log").glob("0*.json"))) >= 12
+
+
 # --- data tables -----------------------------------------------------------------------------
 
 

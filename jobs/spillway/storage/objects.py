@@ -11,6 +11,7 @@ Invariants, beside those of `spillway.storage`:
   the object's metadata. Whatever went wrong on the way (no answer, a server's error after it had
   stored the object, a repeated request that meets the first one's object), who asks for the object
   afterwards sees by the mark whether it is this put's. So a write is never taken for another's.
+  One that met another put under way and finds no object (409 of S3) is repeated.
 * Whether a store keeps to "only if there is none", and lists from a name on, is tried before
   anything rests on it (`assure_safe`).
 
@@ -90,6 +91,9 @@ _FINAL = (
     UnknownConfigurationKeyError,
 )
 """Errors that another attempt would only repeat."""
+
+_IN_THE_WAY = "the store says that another put was in the way (409), and there is no object"
+"""Told by obstore as one that found an object."""
 
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -191,7 +195,12 @@ class ObjectFolder:
                     self._store(), self._key(name), view, mode="create", attributes={MARK: mark}
                 )
             except AlreadyExistsError:
-                if self._mark(name) != mark:
+                found = self._mark(name)
+                if found is None:
+                    raise StorageError(
+                        errno.EAGAIN, f"cannot write {self.path(name)}: {_IN_THE_WAY}"
+                    ) from None
+                if found != mark:
                     raise
 
         try:
@@ -329,13 +338,13 @@ class ObjectFolder:
         return self._tried("list", TRIAL, listed)
 
     def _mark(self, name: str) -> str | None:
-        """The mark of the put that made an object; None: there is none, or no object."""
+        """The mark of the put that made an object, empty where it has none; None: no object."""
         try:
             found = obstore.get(self._store(), self._key(name), options={"head": True})
         except FileNotFoundError:
             return None
         marks = {key.lower(): value for key, value in found.attributes.items()}
-        return marks.get(MARK)
+        return marks.get(MARK, "")
 
     def _tried(self, action: str, name: str, request: Callable[[], T]) -> T:
         """What a request gives, repeated while the store does not answer.

@@ -1,8 +1,8 @@
 """Hosts that do not answer while a job waits for them: who they are, and since when; and clusters
 that give no executor at all.
 
-Spark itself says nothing for two minutes (`spark.network.timeout`), and then only that an executor
-is gone. So while a job takes long, the driver tries to connect to the executors that slots are
+Spark itself says nothing for a minute or two (`spark.worker.timeout`, `spark.network.timeout`), and
+then only that an executor is gone. So while a job takes long, the driver tries to connect to the executors that slots are
 pinned to. Nothing is decided by it: people are told, once when a host falls silent and once when
 it answers again.
 """
@@ -57,7 +57,8 @@ class SilentHosts:
                     f"{host} has not answered for {since_s:.0f} s, and the epoch waits for it: see "
                     "whether it runs, and its network. Nothing is lost. The stream goes on once it "
                     "answers; if it does not, Spark gives it up after spark.network.timeout "
-                    "(by default 120 s), and the epoch runs again on the other hosts"
+                    "(120 s by default) or spark.worker.timeout of a standalone master (60 s), and "
+                    "the epoch runs again on the other hosts"
                 )
         return texts
 
