@@ -1,13 +1,15 @@
 """A server that speaks Google Cloud Storage's XML protocol: `with gcs_server() as gcs`.
 
 It is the S3 server of the tests (`tests.s3_server`): the two protocols differ in names of headers,
-and only these are translated here, as Google documents them. Emulators for Google's client
-libraries speak its JSON protocol, and lack what is written through here: `fake-gcs-server` does not
-take an upload by XML, `gcp-storage-emulator` gives no ETag.
+and only these are translated here, as Google documents them; and what is not there cannot be
+deleted. Emulators for Google's client libraries speak its JSON protocol, and lack what is written
+through here: `fake-gcs-server` does not take an upload by XML, `gcp-storage-emulator` gives no
+ETag.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Iterator
@@ -66,10 +68,20 @@ class _Translated:
             asked["HTTP_IF_NONE_MATCH"] = "*"
         asked["HTTP_AUTHORIZATION"] = _SIGNED
 
+        if asked["REQUEST_METHOD"] == "DELETE" and not asked["QUERY_STRING"] and self._lacks(asked):
+            start("404 Not Found", [("Content-Type", "application/xml")])
+            return [b"<Error><Code>NoSuchKey</Code></Error>"]  # S3 says that it is deleted
+
         def told(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
             return start(status, [(_told(name), value) for name, value in headers], *rest)
 
         return self._application(asked, told)
+
+    def _lacks(self, asked: dict[str, Any]) -> bool:
+        told: list[str] = []
+        head = {**asked, "REQUEST_METHOD": "HEAD", "wsgi.input": io.BytesIO()}
+        list(self._application(head, lambda status, *_: told.append(status)))
+        return told[0].startswith("404")
 
 
 def _asked(name: str) -> str:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from hypothesis import strategies as st
 
 from spillway.following.position import (
+    CleanedSession,
     FollowStep,
     Newest,
     Position,
@@ -232,6 +233,14 @@ def _some(table: Table, steps: Mapping[str, int], count: int) -> list[str]:
 
 def file(path: str, rows: int, least: int, greatest: int) -> ActiveFile:
     return ActiveFile(path, 8 * rows, rows, {}, least, greatest, (day(0), day(0)))
+
+
+def test_a_file_that_does_not_say_whose_rows_it_has_may_have_those_of_a_cleanup() -> None:
+    files = [replace(file("a", 10, 0, 4), sessions=None), file("b", 10, 5, 9)]
+    last = CleanedSession(3, day(1), 4)
+    step = next_step(Position(epoch=9), Seen(9, files, [last]))
+    assert step is not None
+    assert [each.path for each in step.files] == ["a"]
 
 
 def test_a_step_takes_as_many_epochs_as_it_may_hold() -> None:

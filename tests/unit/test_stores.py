@@ -14,16 +14,20 @@ from obstore.exceptions import GenericError
 from pydantic import SecretStr
 
 from spillway.doctor.stores import judge_store, object_store
+from spillway.engine.join.results import result_schema
 from spillway.storage import Folder, StorageError, folder, private
 from spillway.storage.folders import UnsafeStore
 from spillway.storage.objects import MARK, PART_BYTES, StoreOptionError, _is_final, _reason
+from spillway.tables import Warehouse
 from spillway_schemas.secret import shown
 from spillway_schemas.settings import SettingsError, load_settings, values
 from spillway_schemas.stores import StoreLocation, is_uri, option_problem, store_location
 from tests.azure_server import PACKAGE
+from tests.integration.spilled_day import SPEC
 from tests.lanes import on_every_store
 from tests.s3_server import SECRET
 from tests.store_server import BUCKET, StoreServer
+from tests.unit.test_tables import claim, genesis
 
 # --- names ---------------------------------------------------------------------------------
 
@@ -180,7 +184,10 @@ def test_written_once_and_read_in_every_way(place: Folder) -> None:
     again = pickle.loads(pickle.dumps(place))
     assert again == place
     assert again.read("b.bin") == b"xyz"
-    place.delete("none", "b.bin", "none too", "empty")
+    many = [f"{n}" for n in range(40)]
+    for name in many:
+        place.write_new(name, b"")
+    place.delete("none", "b.bin", *many, "none too", "empty")
     assert [info.name for info in place.list()] == ["session_date=2026-01-05/a.bin"]
     with pytest.raises(ValueError, match="inside a folder"):
         place.read("../a")
@@ -291,6 +298,22 @@ def test_a_put_that_was_in_the_way_of_another_comes_through(
     place.write_new("a", b"1")
     assert store.hits() == 1
     assert place.read("a") == b"1"
+    hasty = folder(place.path(), store.options | {"retry_timeout": "0s"})
+    store.fail({"kind": "error", "status": 409, "code": "Conflict", "method": "PUT", "times": 9})
+    with pytest.raises(StorageError, match="another put was in the way"):
+        hasty.write_new("b", b"1")
+
+
+@on_every_store()
+def test_a_commit_that_was_in_the_way_of_another_comes_through(store: StoreServer) -> None:
+    w = Warehouse(store.root(uuid.uuid4().hex), result_schema(SPEC), options=store.options)
+    w.journal.append(genesis())
+    store.fail(
+        {"kind": "error", "status": 409, "code": "Conflict", "method": "PUT", "path": "02.json"}
+    )
+    w.journal.append(claim(1, 1))
+    assert store.hits() == 1
+    assert [entry.n for entry in w.journal.read()] == [0, 1]
 
 
 @on_every_store()

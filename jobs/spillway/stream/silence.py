@@ -2,9 +2,9 @@
 that give no executor at all.
 
 Spark itself says nothing for a minute or two (`spark.worker.timeout`, `spark.network.timeout`), and
-then only that an executor is gone. So while a job takes long, the driver tries to connect to the executors that slots are
-pinned to. Nothing is decided by it: people are told, once when a host falls silent and once when
-it answers again.
+then only that an executor is gone. So while a job takes long, the driver tries to connect to the
+executors that slots are pinned to. Nothing is decided by it: people are told, once when a host
+falls silent and once when it answers again.
 """
 
 from __future__ import annotations
