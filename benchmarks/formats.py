@@ -25,7 +25,7 @@ from google.protobuf import message_factory
 
 from benchmarks.decode import best_s, messages
 from spillway.decode import StreamPlan, compile_streams, decode
-from spillway.decode.formats import protobuf
+from spillway.decode.formats import protobuf_schemas
 from spillway.worker_processes import keep_freed_memory
 from spillway_schemas.query import query_of
 from spillway_schemas.tomlfile import parse_toml
@@ -85,7 +85,7 @@ def measure(rows: int) -> list[tuple[str, int, float]]:
     texts = messages(rows)
     facts = [facts_of(value) for value in texts]
     plain, nested = avro_writer(TRADE), avro_writer(NESTED)
-    pool = protobuf.pool_of([MESSAGE])
+    pool = protobuf_schemas.pool_of([MESSAGE])
     made = message_factory.GetMessageClass(pool.FindMessageTypeByName("desk.M"))
 
     def message(fact: dict[str, Any]) -> bytes:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from spillway.decode.formats import protobuf
+from spillway.decode.formats import protobuf_schemas
 
 TYPE = "application/vnd.schemaregistry.v1+json"
 
@@ -125,7 +125,7 @@ class StandIn:
             elif self.serializes not in (True, False):
                 return int(self.serializes), _error(self.serializes, "it cannot be serialized")
             elif self.serializes and is_text:
-                shown["schema"] = protobuf.serialized(held["schema"], self._below(held))
+                shown["schema"] = protobuf_schemas.serialized(held["schema"], self._below(held))
         return 200, shown
 
     def _below(self, held: dict[str, Any]) -> list[tuple[str, str]]:
@@ -134,7 +134,7 @@ class StandIn:
         for each in held["references"]:
             below = self.schemas[self.subjects[each["subject"]][each["version"] - 1]]
             under = self._below(below)
-            found += [*under, (each["name"], protobuf.serialized(below["schema"], under))]
+            found += [*under, (each["name"], protobuf_schemas.serialized(below["schema"], under))]
         return found
 
 

@@ -23,7 +23,7 @@ from kafka import KafkaConsumer, TopicPartition
 
 from spillway.cli import main
 from spillway.decode import compile_streams, decode
-from spillway.decode.formats.protobuf import pool_of
+from spillway.decode.formats.protobuf_schemas import pool_of
 from spillway.doctor.schemas import schemas as schema_checks
 from spillway.kafka.client import KafkaCluster
 from spillway.produce.generate import sources

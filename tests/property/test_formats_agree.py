@@ -21,7 +21,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spillway.decode import StreamPlan, decode
-from spillway.decode.formats import avro_columns, protobuf
+from spillway.decode.formats import avro_columns, protobuf_schemas
 from spillway.decode.formats.decoder import decoder_of
 from spillway.decode.rules import columns_of
 from spillway_schemas.formats import WriterSchema
@@ -296,7 +296,7 @@ def messages(draw: st.DrawFn) -> tuple[Any, list[bytes]]:
         for name, number in zip(names, order, strict=True)
     ]
     file = proto(*fields, syntax=syntax, imports=IMPORTS)
-    found = protobuf.pool_of([file]).FindMessageTypeByName("desk.M")
+    found = protobuf_schemas.pool_of([file]).FindMessageTypeByName("desk.M")
     made = message_factory.GetMessageClass(found)
     bodies = []
     for _ in range(draw(st.integers(0, 4))):
@@ -511,7 +511,7 @@ def test_the_formats_give_one_row() -> None:
         ("n", 7, "uint64"),
         imports=IMPORTS,
     )
-    found = protobuf.pool_of([file]).FindMessageTypeByName("desk.M")
+    found = protobuf_schemas.pool_of([file]).FindMessageTypeByName("desk.M")
     message = message_factory.GetMessageClass(found)(
         symbol="Aé", i=-5, d=0.25, b=True, n=12345678901234567890
     )

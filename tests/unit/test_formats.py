@@ -22,10 +22,10 @@ from google.protobuf import descriptor_pb2, message_factory
 
 from spillway.decode import compile_streams, decode, tree_spec
 from spillway.decode.chunks import Chunk
-from spillway.decode.formats import avro_columns, protobuf
+from spillway.decode.formats import avro_columns, protobuf_schemas
 from spillway.decode.formats.decoder import decoder_of, own_decoders
 from spillway.decode.formats.framing import indexes
-from spillway.decode.formats.protobuf import pool_of
+from spillway.decode.formats.protobuf_schemas import pool_of
 from spillway.decode.reasons import OTHER, kind_of
 from spillway.doctor.schemas import schemas as schema_checks
 from spillway.engine.groups import GroupMap
@@ -256,7 +256,7 @@ def trade_class(file: Path) -> Any:
     )
     assert each.format.writer is not None
     found = descriptor_pb2.FileDescriptorSet.FromString(each.format.writer.data)
-    pool = protobuf.pool_of(found.file)
+    pool = protobuf_schemas.pool_of(found.file)
     return each, message_factory.GetMessageClass(pool.FindMessageTypeByName("desk.Trade")), found
 
 
@@ -414,7 +414,7 @@ def test_a_reader_of_protobuf_renames_by_numbers(tmp_path: Path) -> None:
     fields = 'fields = { symbol = "string", size = "int", more = "double?" }'
     each = plan(f'format = "protobuf"\nreader = "r.proto"\n{fields}', tmp_path)
     each = replace(each, writers=Given(written(9, serialized(writer), "PROTOBUF")))
-    pool = protobuf.pool_of([writer])
+    pool = protobuf_schemas.pool_of([writer])
     made = message_factory.GetMessageClass(pool.FindMessageTypeByName("desk.M"))
     body = made(ticker="A", size=-5).SerializeToString()
     for few_rows in (0, 99):
@@ -800,7 +800,7 @@ def test_what_is_produced_is_what_json_says(format_: str, registry: StandIn) -> 
 def test_the_text_that_is_registered_is_the_file_that_is_written() -> None:
     rules = plan(f'format = "protobuf"\n{MADE}').rules
     file = descriptor_pb2.FileDescriptorProto()
-    file.ParseFromString(base64.b64decode(protobuf.serialized(protobuf_text(rules), ())))
+    file.ParseFromString(base64.b64decode(protobuf_schemas.serialized(protobuf_text(rules), ())))
     for field in file.message_type[0].field:
         field.ClearField("json_name")
     file.name = "message.proto"

@@ -195,7 +195,7 @@ def protobuf_text(rules: tuple[FieldRule, ...]) -> str:
 def _protobuf_writer(rules: tuple[FieldRule, ...]) -> Callable[[dict[str, Any]], bytes]:
     from google.protobuf import message_factory
 
-    from spillway.decode.formats.protobuf import pool_of
+    from spillway.decode.formats.protobuf_schemas import pool_of
 
     pool = pool_of([protobuf_file(rules)])
     made = message_factory.GetMessageClass(pool.FindMessageTypeByName("spillway.Message"))

@@ -367,9 +367,9 @@ def _opener(
 
 def _compiled(text: str, references: tuple[tuple[str, str], ...]) -> str:
     """Text of Protobuf's language as it would come serialized. Raises FormatError, NoCompiler."""
-    from spillway.decode.formats import protobuf  # its library is an extra
+    from spillway.decode.formats import protobuf_schemas  # its library is an extra
 
-    return protobuf.serialized(text, references)
+    return protobuf_schemas.serialized(text, references)
 
 
 class _NotElsewhere(urllib.request.HTTPRedirectHandler):

@@ -97,7 +97,7 @@ def usable(format_: ValueFormat, rules: tuple[FieldRule, ...]) -> ValueFormat:
         _module("avro", "fastavro", AVRO).check_files(format_, rules)
         return format_
     if format_.name == PROTOBUF:
-        found: ValueFormat = _module("protobuf", "google.protobuf", PROTOBUF).compiled(
+        found: ValueFormat = _module("protobuf_schemas", "google.protobuf", PROTOBUF).compiled(
             format_, rules
         )
         return found
@@ -110,7 +110,7 @@ def _module(name: str, library: str, extra: str) -> Any:
         importlib.import_module(library)
     except ImportError:
         raise FormatError(
-            f"{name} needs a library that is not installed here: pip install "
+            f"{extra} needs a library that is not installed here: pip install "
             f"'/path/to/the/checkout[{extra}]'"
         ) from None
     return importlib.import_module(f"spillway.decode.formats.{name}")
