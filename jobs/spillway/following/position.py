@@ -20,7 +20,8 @@ Failure paths:
 
 * *Killed before the position was kept*: the step is taken again, from whatever files hold it now.
 * *Another history* (the warehouse was restored from a backup, and epochs were given again): a
-  position remembers one row, and whose cleanup it had last. `another_history` compares.
+  position remembers one row, which event it had last, and whose rows it is in the middle of.
+  `another_history` compares.
 
 Known limitation: the weight of a range of epochs inside one compacted file is estimated, as if
 rows came evenly. A step may hold more rows than `STEP_ROWS`, though never more than its files.
@@ -62,6 +63,10 @@ class UnderWay(BaseModel):
     upto: NonNegativeInt
     parts: PositiveInt
     done: PositiveInt
+    session: str = ""
+    """Of cleanup and corrections. Empty in positions that version 0.1.0 has kept."""
+    revision: int = 0
+    """Of a correction."""
 
 
 class Position(BaseModel):
@@ -72,7 +77,7 @@ class Position(BaseModel):
     epoch: int = -1
     """All rows of run time up to this epoch."""
     event: int = -1
-    """All rows of cleanup of sessions that were cleaned with this event of `sessions` or before."""
+    """All rows of cleanups and corrections that ended with this event of `sessions` or before."""
     session: str = ""
     """The session of that event."""
     newest: Newest | None = None
@@ -80,8 +85,8 @@ class Position(BaseModel):
 
 
 @dataclass(frozen=True)
-class CleanedSession:
-    """A session whose rows of cleanup, or of one of its corrections, are all there."""
+class EndedPhase:
+    """A cleanup of a session, or one of its corrections: all of its rows are there."""
 
     event: int
     """Its number in `sessions`."""
@@ -100,8 +105,8 @@ class Seen:
     epoch: int
     """The last epoch whose rows are there; -1: none."""
     files: Sequence[ActiveFile]
-    cleaned: Sequence[CleanedSession]
-    """In the order of their events, each session once."""
+    ended: Sequence[EndedPhase]
+    """In the order of their events: each session's cleanup once, and each of its corrections."""
 
 
 @dataclass(frozen=True)
@@ -121,19 +126,19 @@ class FollowStep:
     parts: int = 1
 
 
-def cleaned(events: Iterable[SessionEvent]) -> list[CleanedSession]:
-    """The sessions that are cleaned, and their corrections. `events`: all of the table `sessions`,
-    in order.
+def ended_phases(events: Iterable[SessionEvent]) -> list[EndedPhase]:
+    """The cleanups and corrections that have ended.
 
-    Two cleanups of one session at once may both say that it is cleaned; the first one counts.
+    `events`: all of the table `sessions`, in order. Two cleanups of one session at once may both
+    say that it is cleaned; the first one counts.
     """
-    found: dict[tuple[str, int], CleanedSession] = {}
+    found: dict[tuple[str, int], EndedPhase] = {}
     for n, event in enumerate(events):
         if (phase := EVENTS.get(event.event)) is not None:
             revision, rows = 0, event.cleanup
             if phase == "correction":
                 revision, rows = event.details["revision"], event.details["results"]
-            ended = CleanedSession(n, event.session, rows, phase, revision)
+            ended = EndedPhase(n, event.session, rows, phase, revision)
             found.setdefault((event.session, revision), ended)
     return list(found.values())
 
@@ -141,8 +146,8 @@ def cleaned(events: Iterable[SessionEvent]) -> list[CleanedSession]:
 def now(seen: Seen) -> Position:
     """The position of a follower that wants what comes from now on."""
     position = Position(epoch=seen.epoch)
-    if seen.cleaned:
-        last = seen.cleaned[-1]
+    if seen.ended:
+        last = seen.ended[-1]
         position = position.model_copy(update={"event": last.event, "session": last.session})
     return position
 
@@ -182,7 +187,7 @@ def next_step(
         upto = first - 1 + max(1, int((ends[0] - first + 1) / heavy))
         parts = math.ceil(heavy) if upto == first else 1
         return replace(_whole(position, seen, "run-time", upto), parts=parts)
-    waiting = next((each for each in seen.cleaned if each.event > position.event), None)
+    waiting = next((each for each in seen.ended if each.event > position.event), None)
     if waiting is None:
         return None
     step = _whole(position, seen, waiting.phase, waiting.event)
@@ -210,7 +215,7 @@ def _whole(position: Position, seen: Seen, phase: Phase, upto: int) -> FollowSte
         new = sorted(_files_after(position, seen), key=_least)
         files = [file for file in new if _least(file) <= upto]
         return FollowStep(phase, upto, tuple(files), after=position.epoch)
-    [of] = [each for each in seen.cleaned if each.event == upto]
+    [of] = [each for each in seen.ended if each.event == upto]
     files = [
         file
         for file in seen.files
@@ -224,7 +229,12 @@ def taken(position: Position, step: FollowStep, newest: Newest | None) -> Positi
     update: dict[str, object] = {"newest": newest, "under_way": None}
     if step.part + 1 < step.parts:
         update["under_way"] = UnderWay(
-            phase=step.phase, upto=step.upto, parts=step.parts, done=step.part + 1
+            phase=step.phase,
+            upto=step.upto,
+            parts=step.parts,
+            done=step.part + 1,
+            session=step.session,
+            revision=step.revision,
         )
     elif step.phase == "run-time":
         update["epoch"] = step.upto
@@ -238,21 +248,34 @@ def another_history(position: Position, seen: Seen, has_newest: bool) -> str | N
 
     `has_newest`: whether the table has the row that `position.newest` describes.
     """
-    if seen.epoch < position.epoch:
+    half = position.under_way
+    epoch = position.epoch
+    if half is not None and half.phase == "run-time":
+        epoch = half.upto
+    if seen.epoch < epoch:
         return (
-            f"its results end at epoch {seen.epoch}, and epoch {position.epoch} was taken before "
+            f"its results end at epoch {seen.epoch}, and epoch {epoch} was taken before "
             "(where `spillway doctor --repair` has mended its log, start the stream first: it "
             "gives the table what is lacking)"
         )
     if not has_newest:
         assert position.newest is not None
         return f"epoch {position.newest.epoch} has other rows than those that were taken before"
-    events = {each.event: each.session for each in seen.cleaned}
-    if position.event >= 0 and events.get(position.event) != position.session:
+    ended = {each.event: each for each in seen.ended}
+    last = ended.get(position.event)
+    if position.event >= 0 and (last is None or last.session != position.session):
         return (
-            f"event {position.event} of sessions does not say that {position.session} is cleaned, "
-            "and its cleanup was taken before"
+            f"event {position.event} of sessions is not the end of a cleanup or correction of "
+            f"{position.session}, whose rows were taken before"
         )
+    if half is not None and half.phase != "run-time":
+        of = ended.get(half.upto)
+        told = (half.phase, half.session, half.revision)
+        if of is None or told not in ((of.phase, of.session, of.revision), (of.phase, "", 0)):
+            return (
+                f"event {half.upto} of sessions is not the end of the {half.phase} of "
+                f"{half.session or 'a session'} of which some rows were taken before"
+            )
     return None
 
 

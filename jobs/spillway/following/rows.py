@@ -21,7 +21,14 @@ import pyarrow.parquet as pq
 
 from spillway.engine.join.hashing import xxhash64
 from spillway.engine.wire.footers import is_sound
-from spillway.following.position import FollowStep, Newest, Position, Seen, another_history, cleaned
+from spillway.following.position import (
+    FollowStep,
+    Newest,
+    Position,
+    Seen,
+    another_history,
+    ended_phases,
+)
 from spillway.protocol.state import JournalState
 from spillway.storage import StorageError
 from spillway.tables import ActiveFile, DamagedTable, NothingYet, Warehouse, WarehouseError
@@ -70,9 +77,9 @@ class Follower:
         """See what is there now."""
         sessions, results = map(self._warehouse.table, ("sessions", "results"))
         sessions.refresh()
-        ended = self._seen.cleaned
+        ended = self._seen.ended
         if sessions.version != self._versions[0]:
-            ended = cleaned(self._warehouse.sessions.read())
+            ended = ended_phases(self._warehouse.sessions.read())
         at = sessions.version
         epoch = self._warehouse.applied("results")
         if (at, results.version) != self._versions:
