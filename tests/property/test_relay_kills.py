@@ -208,6 +208,6 @@ def test_a_warehouse_that_was_restored_is_not_gone_on_with(tmp_path: Path) -> No
         relay_once(follower(restored), Connection(kafka, float("inf"), False, Killed()))
     restored.run_epoch([2])
     restored.run_epoch([2])
-    with pytest.raises(HistoryChanged, match="epoch 1 has other rows"):
+    with pytest.raises(HistoryChanged, match="from epoch 1 on it has other rows"):
         relay_once(follower(restored), Connection(kafka, float("inf"), False, Killed()))
     assert len(kafka.rows) == 7

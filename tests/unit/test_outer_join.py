@@ -23,7 +23,7 @@ from spillway.estimate.reading import SessionEstimate
 from spillway.estimate.scaling import Estimate
 from spillway.estimate.shown import as_json, as_tables
 from spillway.following.position import Position, next_step, taken
-from spillway.following.rows import Follower, newest_of
+from spillway.following.rows import Follower, HistoryChanged, newest_of
 from spillway.relay.encoding import records
 from spillway.report.query_tree import as_dict, as_text
 from spillway.stream.genesis import genesis_by
@@ -131,6 +131,22 @@ def test_whoever_follows_results_has_each_once_whatever_it_lacks(tmp_path: Path)
     assert found == brute_force(day.rows, OUTER)
     assert lacking
     assert steps > 3
+
+
+def test_who_follows_results_notices_rows_of_epochs_that_had_none(tmp_path: Path) -> None:
+    follower = Follower(make_day(str(tmp_path), random_rows(5, 90, 9, 3)).warehouse(), IDENTITY)
+    seen = follower.look()
+    step = next_step(Position(), seen, most_rows=10**6)
+    assert step is not None
+    rows = pa.concat_tables(follower.read(step)).sort_by("epoch")
+    first, last = newest_of(rows.slice(0, 1), None), newest_of(rows, None)
+    assert first is not None
+    assert last is not None
+    assert first.epoch < last.epoch
+    follower.check(Position(epoch=first.epoch, newest=first), seen)
+    follower.check(Position(epoch=last.epoch, newest=last), seen)
+    with pytest.raises(HistoryChanged, match=f"from epoch {first.epoch} on it has other rows"):
+        follower.check(Position(epoch=last.epoch, newest=first), seen)
 
 
 def test_a_table_of_inner_results_takes_those_that_lack_rows_and_keeps_them(

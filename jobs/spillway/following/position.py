@@ -23,8 +23,10 @@ Failure paths:
   position remembers one row, which event it had last, and whose rows it is in the middle of.
   `another_history` compares.
 
-Known limitation: the weight of a range of epochs inside one compacted file is estimated, as if
-rows came evenly. A step may hold more rows than `STEP_ROWS`, though never more than its files.
+Known limitations: the weight of a range of epochs inside one compacted file is estimated, as if
+rows came evenly. A step may hold more rows than `STEP_ROWS`, though never more than its files. Of
+rows of run time a follower that has none yet, or none of the parts that it has of an epoch, knows
+of no history.
 """
 
 from __future__ import annotations
@@ -243,10 +245,11 @@ def taken(position: Position, step: FollowStep, newest: Newest | None) -> Positi
     return position.model_copy(update=update)
 
 
-def another_history(position: Position, seen: Seen, has_newest: bool) -> str | None:
+def another_history(position: Position, seen: Seen, agrees: bool) -> str | None:
     """Why this table is not the one that the position is of; None: it is.
 
-    `has_newest`: whether the table has the row that `position.newest` describes.
+    `agrees`: whether the row that `position.newest` describes is the table's newest of run time up
+    to `position.epoch`, where a follower has any.
     """
     half = position.under_way
     epoch = position.epoch
@@ -258,9 +261,12 @@ def another_history(position: Position, seen: Seen, has_newest: bool) -> str | N
             "(where `spillway doctor --repair` has mended its log, start the stream first: it "
             "gives the table what is lacking)"
         )
-    if not has_newest:
+    if not agrees:
         assert position.newest is not None
-        return f"epoch {position.newest.epoch} has other rows than those that were taken before"
+        return (
+            f"from epoch {position.newest.epoch} on it has other rows than those that were taken "
+            "before"
+        )
     ended = {each.event: each for each in seen.ended}
     last = ended.get(position.event)
     if position.event >= 0 and (last is None or last.session != position.session):

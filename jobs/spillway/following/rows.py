@@ -89,7 +89,7 @@ class Follower:
 
     def check(self, position: Position, seen: Seen) -> None:
         """Raise `HistoryChanged` where the position is of another history of the table."""
-        if why := another_history(position, seen, self._has(position.newest, seen)):
+        if why := another_history(position, seen, self._agrees(position, seen)):
             raise HistoryChanged(
                 f"results at {self._warehouse.place.path('results')} is not the table that was "
                 f"followed so far: {why}. A warehouse that was restored from a backup gives "
@@ -119,7 +119,9 @@ class Follower:
         hashes = xxhash64([rows[name] for name in self._identity])
         return rows.filter(pa.array(hashes % np.uint64(step.parts) == step.part))
 
-    def _has(self, newest: Newest | None, seen: Seen) -> bool:
+    def _agrees(self, position: Position, seen: Seen) -> bool:
+        """Whether `position.newest` is the newest row of run time up to `position.epoch`."""
+        newest = position.newest
         if newest is None:
             return True
         at = pa.scalar(newest.committed_us, pa.timestamp("us", "UTC"))
@@ -128,7 +130,23 @@ class Follower:
             & (pc.field("epoch") == newest.epoch)
             & (pc.field("committed_at") == at)
         )
-        files = (f for f in seen.files if f.least is None or f.least <= newest.epoch <= f.greatest)
+        if not self._finds(wanted, seen, newest.epoch, newest.epoch):
+            return False
+        later = (
+            (pc.field("phase") == "run-time")
+            & (pc.field("epoch") > newest.epoch)
+            & (pc.field("epoch") <= position.epoch)
+        )
+        return not self._finds(later, seen, newest.epoch + 1, position.epoch)
+
+    def _finds(self, wanted: pc.Expression, seen: Seen, least: int, greatest: int) -> bool:
+        """Whether there are such rows, of epochs from `least` to `greatest`."""
+        files = (
+            file
+            for file in seen.files
+            if least <= greatest
+            if file.least is None or (file.least <= greatest and least <= file.greatest)
+        )
         return any(rows.num_rows for file in files for rows in self._rows(file, wanted))
 
     def _rows(self, file: ActiveFile, wanted: pc.Expression) -> Iterator[pa.Table]:
