@@ -28,6 +28,20 @@ class LostRange(Record):
         return f"{self.topic}/{self.partition} from offset {self.begin:,} to {self.end:,}"
 
 
+def united(ranges: Iterable[LostRange]) -> list[LostRange]:
+    """The same offsets in as few ranges as there can be, by topic and partition."""
+    found: list[LostRange] = []
+    for each in sorted(ranges, key=lambda r: (r.topic, r.partition, r.begin)):
+        last = found[-1] if found else None
+        if last is None or (last.topic, last.partition) != (each.topic, each.partition):
+            found.append(each)
+        elif each.begin <= last.end:
+            found[-1] = last.model_copy(update={"end": max(last.end, each.end)})
+        else:
+            found.append(each)
+    return found
+
+
 class AcceptedLoss(Record):
     """What a session has lost, as a person has accepted it."""
 
@@ -45,14 +59,6 @@ class AcceptedLoss(Record):
                 for mine in self.ranges
             )
             for each in lost
-        )
-
-    def and_then(self, later: AcceptedLoss) -> AcceptedLoss:
-        """This, and what was accepted later."""
-        return AcceptedLoss(
-            ranges=[*self.ranges, *later.ranges],
-            reason="; ".join(dict.fromkeys((self.reason, later.reason))),
-            by=", ".join(dict.fromkeys((self.by, later.by))),
         )
 
     @property

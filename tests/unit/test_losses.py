@@ -492,8 +492,13 @@ def test_a_day_that_went_on_behind_its_loss_ends_like_one_that_lost_it_later(
         prove()
     later = accept(w, NEXT, reason="and more")
     both = w.accepted_loss(state.genesis, state.sealed[NEXT])
-    assert both == loss.and_then(later)
-    assert (both.reason, both.by) == ("gone; and more", "ada")
+    assert both is not None
+    assert later.ranges == [LostRange(topic="t", partition=0, begin=ROWS, end=ROWS + 8)]
+    assert (both.ranges, both.reason, both.by) == (later.ranges, "gone; and more", "ada")
+    accept(w, NEXT)
+    again = w.accepted_loss(state.genesis, state.sealed[NEXT])
+    assert again is not None
+    assert (again.offsets, again.reason) == (8, "gone")
     assert prove().complete is False
 
 

@@ -43,7 +43,7 @@ from spillway.stream.service import Stream
 from spillway.tables import Warehouse
 from spillway_schemas.commands import Command
 from spillway_schemas.journal import Epoch, Offsets
-from spillway_schemas.losses import AcceptedLoss, LostRange
+from spillway_schemas.losses import AcceptedLoss, LostRange, united
 from spillway_schemas.query import load_query
 from spillway_schemas.settings import load_settings
 from tests import report_journal
@@ -257,6 +257,23 @@ def test_who_accepted_what_and_why() -> None:
         by="ada, bob",
     )
     assert loss_of(genesis(), entry.sealed.model_copy(update={"lost_to": {}}), []) is None
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 1), *[st.integers(0, 9)] * 2)))
+def test_united_ranges_are_the_same_offsets_each_once(
+    given_: list[tuple[str, int, int, int]],
+) -> None:
+    ranges = [
+        LostRange(topic=topic, partition=partition, begin=begin, end=begin + length + 1)
+        for topic, partition, begin, length in given_
+    ]
+
+    def offsets(some: Sequence[LostRange]) -> list[tuple[str, int, int]]:
+        return [(r.topic, r.partition, o) for r in some for o in range(r.begin, r.end)]
+
+    found = united(ranges)
+    assert offsets(found) == sorted(set(offsets(ranges)))
+    assert len(found) == len(set(offsets(found)) - {(t, p, o + 1) for t, p, o in offsets(found)})
 
 
 def test_cleanup_does_without_what_was_accepted_before_the_seal() -> None:

@@ -305,17 +305,20 @@ def test_points_that_are_joined_have_the_last_budget() -> None:
     ]
 
 
-def test_of_many_answers_about_a_session_s_end_the_last_are_kept() -> None:
+def test_of_many_answers_about_a_session_the_last_and_accepted_losses_are_kept() -> None:
     made = make_day(40)
     refused = {"kind": "seal", "obeyed": False}
+    accepted = outcome_of("loss", kind="accept-loss", obeyed=True, reason="gone")
     for at, entry in enumerate(made.entries):
         if isinstance(entry, Epoch):
             asked = [outcome_of(f"{entry.epoch}", reason=f"in {entry.epoch}", **refused)]
+            asked += [accepted] * (entry.epoch == 1)
             made.entries[at] = entry.model_copy(update={"commands": asked})
     answers = model_of(made.entries).tally.sessions[DAY].seal_answers
     last = made.last.epoch
     assert [each.reason for each in answers] == [
-        f"in {n}" for n in range(last - MOST_SEAL_ANSWERS + 1, last + 1)
+        "gone",
+        *(f"in {n}" for n in range(last - MOST_SEAL_ANSWERS + 1, last + 1)),
     ]
 
 

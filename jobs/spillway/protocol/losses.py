@@ -38,7 +38,7 @@ from spillway_schemas.journal import (
     Offsets,
     Sealed,
 )
-from spillway_schemas.losses import AcceptedLoss, LostRange
+from spillway_schemas.losses import AcceptedLoss, LostRange, united
 
 
 @dataclass(frozen=True)
@@ -115,29 +115,34 @@ def lost_ranges(begin: Offsets, end: Offsets, lost_to: Offsets) -> list[LostRang
 
 
 def loss_of(
-    genesis: Genesis, sealed: Sealed, entries: Sequence[Genesis | Claim | EpochFacts]
+    genesis: Genesis,
+    sealed: Sealed,
+    entries: Sequence[Genesis | Claim | EpochFacts],
+    since: AcceptedLoss | None = None,
 ) -> AcceptedLoss | None:
-    """What a session had lost, and who accepted it, when it was sealed; None: nothing.
+    """What a sealed session has lost, and who accepted it; None: nothing.
 
     `entries`: all of the session, and from the epoch on after which the first row came that it
-    carries.
+    carries. `since`: what was accepted after the seal.
     """
     begin = carried_from(genesis, sealed, entries) if sealed.lost_to else {}
     ranges = lost_ranges(begin, sealed.end, sealed.lost_to)
     if not ranges:
-        return None
+        return since
     told = [
-        outcome
+        (outcome.reason, outcome.by)
         for each in entries
         if isinstance(each, EpochFacts) and each.lost_to
         if genesis.after < each.epoch <= sealed.epoch
         for outcome in each.commands
         if outcome.obeyed and outcome.kind == "accept-loss"
     ]
+    if since is not None:
+        told.append((since.reason, since.by))
     return AcceptedLoss(
-        ranges=ranges,
-        reason="; ".join(dict.fromkeys(each.reason for each in told)),
-        by=", ".join(dict.fromkeys(each.by for each in told)),
+        ranges=united([*ranges, *(since.ranges if since is not None else ())]),
+        reason="; ".join(dict.fromkeys(reason for reason, _ in told)),
+        by=", ".join(dict.fromkeys(by for _, by in told)),
     )
 
 

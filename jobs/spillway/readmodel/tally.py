@@ -47,7 +47,7 @@ KEPT_POINTS = 768
 RECENT_EPOCHS = 256
 """Epochs that rates, the present delay and what policies look at are taken from."""
 MOST_SEAL_ANSWERS = 16
-"""Of one session."""
+"""Of one session, beside the losses that were accepted: its verdict names those."""
 SEAL_ANSWERS: dict[tuple[str, bool], SealAnswerKind] = {
     ("withdraw", True): "withdrawn",
     ("withdraw", False): "not withdrawn",
@@ -339,7 +339,7 @@ class Tally(BaseModel):
             elif (what := SEAL_ANSWERS.get((outcome.kind, outcome.obeyed))) is not None:
                 by, reason = outcome.by, outcome.reason
                 answer = SealAnswer(what=what, at=entry.written_at, by=by, reason=reason)
-                session.seal_answers = [*session.seal_answers, answer][-MOST_SEAL_ANSWERS:]
+                session.seal_answers = _kept([*session.seal_answers, answer])
 
     def _read(self, before: JournalState, entry: EpochFacts) -> None:
         """Rows of the epoch to the sessions that they belong to."""
@@ -415,6 +415,13 @@ def delay_quantile_ms(histogram: list[int], quantile: float) -> int | None:
 def summed_delay(measured: Iterable[Recent | SessionTally]) -> list[int]:
     """One histogram of all the epochs or sessions given."""
     return _added(each.delay for each in measured)
+
+
+def _kept(answers: list[SealAnswer]) -> list[SealAnswer]:
+    """The newest answers, and every loss that was accepted."""
+    others = [each for each in answers if each.what != "loss accepted"]
+    dropped = others[:-MOST_SEAL_ANSWERS]
+    return [each for each in answers if not any(each is other for other in dropped)]
 
 
 def at_most(points: list[Point], most: int) -> list[Point]:

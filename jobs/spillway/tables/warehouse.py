@@ -408,11 +408,7 @@ class Warehouse:
         open, and since."""
         since = sealed.base if sealed.carried is None else min(sealed.base, sealed.carried.since)
         entries = self.journal.read_after(since - 1) if sealed.lost_to else []
-        before = loss_of(genesis, sealed, entries)
-        since_then = self.sessions.accepted_loss(sealed.session)
-        if before is None or since_then is None:
-            return before or since_then
-        return before.and_then(since_then)
+        return loss_of(genesis, sealed, entries, self.sessions.accepted_loss(sealed.session))
 
     def maintain(self, *, most_bytes: int = DAY_BYTES) -> Compacted:
         """Do what is due: compact small files, write log checkpoints. Cheap when nothing is.
