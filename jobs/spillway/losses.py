@@ -92,7 +92,7 @@ def accept_loss(
     check_query(genesis, fingerprint)
     outcome = warehouse.sessions.history().outcomes().get(session)
     if outcome is not None and outcome.complete:
-        raise LossRefused(f"{session} is proved complete: it needs its input no more")
+        raise LossRefused(f"{session} is proved complete: its input is no longer needed")
     demand_listener(bootstrap)
     with cluster(bootstrap, client) as view:
         if view.cluster_id() != state.genesis.cluster_id:

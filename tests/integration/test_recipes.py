@@ -510,7 +510,7 @@ def in_spark(place: tuple[Path, Day], spark_env: dict[str, str]) -> Any:
     (folder / "followed").mkdir()
     [connect] = [each for each in SPARK if each.language == "python"]
     queries = [each.code for each in SPARK if each.language == "sql"]
-    stream, two_numbers = FOLLOWERS["Spark, all the time"], FOLLOWERS["Spark, now and then"]
+    stream, two_numbers = FOLLOWERS["Spark, continuously"], FOLLOWERS["Spark, periodically"]
     there = connect.code.replace("var/warehouse", str(folder / "var" / "warehouse"))
     codes = [there, queries, stream, two_numbers]
     done = subprocess.run(

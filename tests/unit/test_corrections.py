@@ -97,7 +97,7 @@ def untouched(day: ClosedDay) -> None:
 
 
 def test_a_session_that_is_open_is_sent_rows_instead(day: ClosedDay) -> None:
-    with day.without_servers(), pytest.raises(CorrectionRefused, match="to an open one rows are"):
+    with day.without_servers(), pytest.raises(CorrectionRefused, match="For an open one, send the rows"):
         run_correction(
             lambda: None, day.warehouse, compile_query(QUERY).spec, NEXT, None, None,  # type: ignore
             fingerprint=QUERY.fingerprint,
@@ -401,7 +401,7 @@ def test_a_topic_that_has_more_than_a_correction_takes(monkeypatch: pytest.Monke
 
 
 def test_a_topic_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = "late, partition 1, offset 3: volume: (.|\n)*send the others, .* to another one"
+    told = "late, partition 1, offset 3: volume: (.|\n)*send the good rows .* to another"
     with pytest.raises(CorrectionRefused, match=told):
         read_topic(monkeypatch, LateTopic(b'{"symbol": "A"}'))
     with pytest.raises(CorrectionRefused, match="'trades' is no stream of the query"):

@@ -264,9 +264,9 @@ def test_the_doctors_output_has_every_check(tmp_path: Path) -> None:
     )[0]
     [block] = [each for each in blocks() if each.marker == "doctor"]
     shown = {re.split(r" {2,}", line)[1] for line in block.output[1:]}
-    assert {c.name for c in doctor.check_all(settings)} == shown - {
-        f"topic {name}" for name in ("review", "stock", "volume")
-    }
+    found = {check.name for check in doctor.check_all(settings)}
+    # Whether the kernel has ever killed a process here says nothing of the page.
+    assert found - {"killed"} == shown - {f"topic {name}" for name in ("review", "stock", "volume")}
 
 
 @makes("stream")

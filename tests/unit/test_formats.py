@@ -151,7 +151,7 @@ def test_what_has_no_readable_schema_is_quarantined_with_the_reason(few_rows: in
         "no schema id: 4 bytes are too few",
         "no schema id: the first byte is 7b, not 00",
         "not Avro by schema 1: it ends too early",
-        "not Avro by schema 1: 1 bytes more than a value has",
+        "not Avro by schema 1: 1 bytes left over",
         "ts: not a time with an offset such as 2026-01-05T14:30:00Z",
         "not Avro by schema 1: a text is not UTF-8",
         "not Avro by schema 1: it ends too early",

@@ -38,8 +38,8 @@ def why(*said: str, **options: str) -> str:
     [
         ([SENT_AWAY, PASSWORD, SENT_AWAY], "the user or the password is wrong"),
         ([SENT_AWAY, "UnsupportedSaslMechanismError"], "no such sasl.mechanism"),
-        ([SENT_AWAY, ALERT], "does not take this client's certificate, or wants one"),
-        ([UNTRUSTED], "of no authority that this client trusts"),
+        ([SENT_AWAY, ALERT], "rejects this client's certificate, or requires one"),
+        ([UNTRUSTED], "not signed by an authority that this client trusts"),
         (["[SSL: WRONG_VERSION_NUMBER] wrong version number"], "speaks no TLS"),
     ],
 )

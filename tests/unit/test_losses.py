@@ -341,7 +341,7 @@ def test_of_an_open_session_it_is_a_command(day: SpilledDay, kafka: Callable[...
     assert accepted_lines(NEXT, answer) == [
         "lost: t/0 from offset 60 to 65",
         f"{NEXT}: 5 offsets are accepted as lost, 5 of them before they were read",
-        "Next: `spillway stream` goes on without these rows: start it, if it does not run",
+        "Next: `spillway stream` goes on without these rows: start it if it is not running",
         f"Then: `spillway verify --session {NEXT}` ends the day as not complete",
     ]
     assert w.sessions.accepted_loss(NEXT) is None
@@ -429,7 +429,7 @@ def test_rows_of_the_session_before_are_asked_for_too(
         "lost: t/0 from offset 0 to 59",
         f"{NEXT}: 59 offsets of the session before are accepted as lost, 0 of them before they "
         "were read",
-        "Next: `spillway stream` goes on without these rows: start it, if it does not run",
+        "Next: `spillway stream` goes on without these rows: start it if it is not running",
         f"Then: {NEXT} can still end as complete: none of its own rows is lost",
     ]
     state = gone_on(w, *asked_for(w), end=ROWS)

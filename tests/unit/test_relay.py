@@ -161,7 +161,7 @@ def test_what_is_kept_is_read_again() -> None:
     assert read_kept(text, "t") == KEPT
     later = json.dumps(json.loads(text) | {"later": 2}).encode()
     for wrong in (later, b"no JSON", b"{}"):
-        with pytest.raises(RelayRefused, match="the last record of t-position is no position"):
+        with pytest.raises(RelayRefused, match="the last record of t-position is not a position"):
             read_kept(wrong, "t")
 
 

@@ -65,7 +65,8 @@ def accepted_lines(session: str, answer: LossAnswer) -> list[str]:
             "Next: stop `spillway stream` and start it again, with a higher "
             "results.max_per_session: until then it neither reads rows nor takes up a loss"
             if answer.held
-            else "Next: `spillway stream` goes on without these rows: start it, if it does not run",
+            else "Next: `spillway stream` goes on without these rows: "
+            "start it if it is not running",
             f"Then: {session} can still end as complete: none of its own rows is lost"
             if answer.of_before
             else f"Then: `spillway verify --session {session}` ends the day as not complete",

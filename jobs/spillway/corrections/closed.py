@@ -46,7 +46,8 @@ def closed_session(warehouse: Warehouse, session: str, fingerprint: str) -> Clos
         raise NothingYet(warehouse.place.path())
     if problem := not_sealed(state, session, warehouse.commands.unseen(state)):
         raise CorrectionRefused(
-            f"{problem}. Only a closed session is corrected; to an open one rows are sent"
+            f"{problem}. Only a closed session can be corrected. "
+            "For an open one, send the rows to their topic"
         )
     sealed = state.sealed[session]
     genesis = genesis_of(state, sealed)

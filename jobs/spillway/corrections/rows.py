@@ -199,7 +199,7 @@ def check(rows: Correction, plans: Sequence[StreamPlan], source: str) -> None:
     remedy = "mend these rows or remove them"
     if rows.places is not None:
         remedy = (
-            "a topic keeps them, so send the others, and these as they should be, to another one"
+            "rows cannot be removed from a topic: send the good rows and the mended ones to another"
         )
     raise CorrectionRefused("\n".join([*lines, f"Nothing was done: {remedy}"]))
 

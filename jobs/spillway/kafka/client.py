@@ -57,7 +57,7 @@ class KafkaUnavailable(_Explained):
 
 
 class KafkaRefuses(KafkaUnavailable):
-    """A broker is there and does not take this client: TLS, a certificate, a password. One that is
+    """A broker is there and rejects this client: TLS, a certificate, a password. One that is
     starting may do so, too, so that whoever waits goes on waiting."""
 
 
@@ -235,7 +235,7 @@ class KafkaCluster:
                         break
         if why := refusals.why(self._options):
             raise KafkaRefuses(
-                f"Kafka at {bootstrap} does not take this client: {why}", "mend kafka.options"
+                f"Kafka at {bootstrap} rejects this client: {why}", "mend kafka.options"
             ) from failure
         raise unavailable(bootstrap, self._options, failure) from failure
 

@@ -14,8 +14,11 @@ from spillway_schemas.secret import Options, hide, revealed
 
 _FAILED = re.compile(r"connection to \S+ failed: (.*?)(?: \(backoff .*)?$", re.DOTALL)
 _KINDS = (
-    (r"CERTIFICATE_VERIFY_FAILED", "its certificate is of no authority that this client trusts"),
-    (r"alert|bad certificate", "it does not take this client's certificate, or wants one"),
+    (
+        r"CERTIFICATE_VERIFY_FAILED",
+        "its certificate is not signed by an authority that this client trusts",
+    ),
+    (r"alert|bad certificate", "it rejects this client's certificate, or requires one"),
     (r"SaslAuthenticationFailed", "the user or the password is wrong"),
     (r"UnsupportedSaslMechanism", "it has no such sasl.mechanism"),
     (r"WRONG_VERSION_NUMBER", "it speaks no TLS"),

@@ -70,9 +70,9 @@ def read_kept(value: bytes, topic: str) -> RelayPosition:
         return RelayPosition.model_validate_json(value)
     except ValidationError as error:
         raise RelayRefused(
-            f"the last record of {position_topic(topic)} is no position that this version of "
-            f"spillway knows ({error.errors()[0]['msg']}). Use the version that wrote it, or relay "
-            "into another topic"
+            f"the last record of {position_topic(topic)} is not a position that this version of "
+            f"spillway can read ({error.errors()[0]['msg']}). Use the version that wrote it, or "
+            "relay into another topic"
         ) from None
 
 

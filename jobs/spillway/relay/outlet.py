@@ -181,6 +181,7 @@ def _look(view: KafkaCluster, topic: str) -> str:
 def _demand_compaction(place: str, policy: str) -> None:
     if policy.strip() != "compact":
         raise RelayRefused(
-            f"{place} has cleanup.policy={policy or 'unknown'}: Kafka would delete the position "
-            "some day, and the relay would not know what it has. Set cleanup.policy=compact"
+            f"{place} has cleanup.policy={policy or 'unknown'}: Kafka would "
+            "eventually delete the position, and the relay could not tell what it has sent. Set "
+            "cleanup.policy=compact"
         )

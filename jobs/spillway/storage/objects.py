@@ -595,7 +595,8 @@ def _reason(text: str) -> tuple[int, str] | None:
         return errno.ENOENT, "there is no such bucket: make it, or name another in warehouse.root"
     if code == "RequestTimeTooSkewed":
         return errno.EACCES, (
-            "the store refuses it, for this host's clock is wrong (RequestTimeTooSkewed): set it"
+            "this host's clock is wrong, so the store refuses the request (RequestTimeTooSkewed): "
+            "set the clock"
         )
     if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken") or status == "401":
         return errno.EACCES, (

@@ -140,7 +140,7 @@ class AvroDecoder:
         if left < 0:
             raise Rejected(f"not Avro by {self._label}: it ends too early")
         if left:
-            raise Rejected(f"not Avro by {self._label}: {left} bytes more than a value has")
+            raise Rejected(f"not Avro by {self._label}: {left} bytes left over")
         return found
 
     def _outside(self, body: bytes, error: OverflowError) -> Rejected:

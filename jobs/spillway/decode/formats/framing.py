@@ -54,7 +54,7 @@ def values_by_schema(
     lengths = layout.ends - layout.starts
     fit = layout.valid.copy()
     if not (format_.name == PROTOBUF and format_.writer is not None):
-        fit &= lengths > 0  # of Protobuf no bytes are a message, whose fields are all at rest
+        fit &= lengths > 0  # of Protobuf no bytes are a message, every field at its default
     for at in np.flatnonzero(~fit).tolist():
         absent = not layout.valid[at]
         reasons[at] = "tombstone: the record has no value" if absent else "empty value"
