@@ -27,6 +27,7 @@ from spillway.kafka import broker as kafka_broker
 from spillway.kafka.client import KafkaCluster
 from tests.azure_server import azure_server
 from tests.gcs_server import gcs_server
+from tests.order import long_files_first
 from tests.s3_server import S3Server, s3_server
 from tests.slow import LIST
 from tests.store_server import StoreServer
@@ -82,12 +83,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if "server" in text or "tests.lanes" in text or name in SLOW_FILES else True
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what takes long, before it is chosen by marks."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
+    """Mark what takes long, before it is chosen by marks; then put long files first."""
     for item in items:
         if item.nodeid in SLOW:
             item.add_marker(pytest.mark.slow)
+    yield
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    items[:] = long_files_first(items, [each.nodeid.partition("::")[0] for each in items], workers)
 
 
 @pytest.fixture(scope="session")

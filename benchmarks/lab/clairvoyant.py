@@ -16,8 +16,9 @@ What is held at the end of the last epoch costs a policy nothing, for a cut ther
 and yet K must have room for it. Without the last epoch's rows the bound is 0.1 to 1.0 % higher on
 the laboratory's days. The ceiling leaves that end out.
 
-**Ceiling** (`ceiling`). No policy at all gives more, whatever it knows and however often it
-spills, group by group, at the ends of epochs. The best schedule of cuts is a problem with one
+**Ceiling** (`ceiling`). No policy that brings nothing back gives more, whatever it knows and
+however often it spills, group by group, at the ends of epochs. (One that brings back may: the
+merge of what was spilled is then done at run time.) The best schedule of cuts is a problem with one
 constraint an epoch (what is held fits) that ties the groups together. With a price for memory in
 each epoch instead of the constraints, every group has its own best schedule, by dynamic
 programming; what all of them give, with the memory paid for, is no less than the best schedule

@@ -85,7 +85,8 @@ class Experiment:
     pictures: tuple[Picture, ...]
     claims: Callable[[Found], Sequence[Claim]]
     limits: bool = False
-    """Compare with the ceiling of all policies, the memory of all slots taken as one."""
+    """Compare with the ceiling of policies that bring nothing back, the memory of all slots taken
+    as one."""
     paper: str = PAPER
     """Whose claims it tests."""
     goals: Mapping[str, float] = field(default_factory=dict)

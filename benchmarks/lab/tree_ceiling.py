@@ -1,4 +1,4 @@
-"""What no policy can exceed in a tree: a bound on what a chain of joins gives at run time. Pure.
+"""A bound on what a chain of joins gives at run time, for policies that bring nothing back. Pure.
 
 Model: a policy decides, at the ends of epochs, which groups of which joins leave memory; it may
 know the whole day. The memory of all slots counts as one. A result of the query needs that its two

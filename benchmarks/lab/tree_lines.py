@@ -62,7 +62,10 @@ def run_tree(
 
 
 def tree_ceiling(day: TreeDay, memory_bytes: int, reached: int) -> int:
-    """What no policy can exceed. `memory_bytes`: of all slots; `reached`: what some policy gave."""
+    """What no policy that brings nothing back can exceed.
+
+    `memory_bytes`: of all slots; `reached`: what some policy gave.
+    """
     chain, whole = day_counts(day)
     widths = [row_bytes(day, join) for join in (2, 1)]
     root, below = sides(chain, whole.given, widths)

@@ -97,7 +97,10 @@ def untouched(day: ClosedDay) -> None:
 
 
 def test_a_session_that_is_open_is_sent_rows_instead(day: ClosedDay) -> None:
-    with day.without_servers(), pytest.raises(CorrectionRefused, match="For an open one, send the rows"):
+    with (
+        day.without_servers(),
+        pytest.raises(CorrectionRefused, match="For an open one, send the rows"),
+    ):
         run_correction(
             lambda: None, day.warehouse, compile_query(QUERY).spec, NEXT, None, None,  # type: ignore
             fingerprint=QUERY.fingerprint,
@@ -776,6 +779,21 @@ def test_the_command(day: ClosedDay, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (told["already"], told["finished"]) == (True, [])
     assert (told["revision"]["by"], told["revision"]["results"]) == ("me", 1)
     assert "nothing is new" in run()
+
+
+def test_whether_a_session_can_be_corrected_is_said_before_what_is_wrong_with_its_rows(
+    day: ClosedDay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "spillway.stream.session.spark_on_demand", lambda *_: nullcontext(lambda: None)
+    )
+    path = tmp_path / "stock.jsonl"
+    path.write_text("no row\n")
+    for session, told in ((NEXT, "For an open one, send the rows"), (DAY, "line 1")):
+        words = ["--set", f"warehouse.root={day.root}", "correct", "--session", session]
+        with day.without_servers():
+            found = CliRunner().invoke(app, [*words, str(path), "--reason", "late"])
+        assert told in str(found.exception)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -93,8 +93,8 @@ def correct(
     with spark_on_demand(settings.spark.master, f"spillway correct {session}") as start:
         read: Callable[[Sequence[KeptRevision]], Correction | None] | None = None
         if file is not None:
-            rows = from_file(file, stream, streams)
-            read = lambda _: rows  # noqa: E731
+            rows = cache(partial(from_file, file, stream, streams))  # once, however often it tries
+            read = lambda _: rows()  # noqa: E731
         elif topic is not None:
             read = partial(from_topic, source, topic, stream, tell)
         done = run_correction(

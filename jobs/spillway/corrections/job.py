@@ -140,9 +140,10 @@ def run_correction(
     finished: list[Revision] = []
     for _ in range(ATTEMPTS):
         kept = revisions.kept()
+        # Before anything is done: rows with mistakes are refused as a whole.
+        correction = None if wanted is None else wanted.read(kept)
         if not plan:
             finished += run.finish(kept)
-        correction = None if wanted is None else wanted.read(kept)
         if wanted is None or correction is None:
             return Corrected(session, tuple(finished), None, False, _since(began), plan)
         digest, noted = correction.digest, revisions.noted()

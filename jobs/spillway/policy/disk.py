@@ -39,7 +39,8 @@ THETA_F = 2.0
 RELOCATION_BYTES = 30_000_000
 """DAX, slide 21: "State relocation >30M"."""
 FRACTION = 0.3
-"""TR-05-04: what is pushed at a time, of a machine's state."""
+"""TR-05-04, 4.4: what a machine pushes at a time, of its state. That a forced spill takes as much
+is ours."""
 FORCED_BYTES = 100_000_000
 """DAX, slide 21: "Maximal Force-Disk memory 100M"."""
 

@@ -40,10 +40,13 @@ min(a, K), K being how long a row stays in memory: it leaves once the watermark 
 of its slice by W. So that is the same integral over b with the rate N / b, of rows cut a - b before
 it. Of the generation itself N1 min(1, (K - a) / min(N1 / p, K)) stay in memory.
 
-What this leaves out: rows in memory are taken to have come evenly at p, so what came before a rate
-fell is taken for younger than it is, and its loss for too much until it has left. Rows of a slice
-that have expired count in N and in what was met, as all do, so a full group's loss is up to an
-eighth too much or too little, and a young one's a tenth too little. The rows of newer generations
+What this leaves out: the inputs of a group are taken to grow in proportion. Where one is loaded
+first and only the others come later, N counts rows that have met nothing yet: with 10,000 rows of a
+stream there and 1,000 of another, the loss comes out at 1.8 times what it is. Rows in memory are
+taken to have come evenly at p, so what came before a rate fell is taken for younger than it is, and
+its loss for too much until it has left. Rows of a slice that have expired count in N and in what
+was met, as all do, so with two inputs a full group's loss is up to an eighth too much or too
+little. It may be a fifth too little with three, and 45 % with six. The rows of newer generations
 count in N as though all had stayed in memory. K is reckoned from Kafka's clock, so events that are
 old when they come seem to stay for longer than they do. With a band W is the longest reach of its
 inputs.
@@ -52,9 +55,10 @@ Loss and gain are in results of the query: a result of a join below the root cou
 the root gave for each of that join's.
 
 Ours; TR-05-04 (section 4.3, idle groups apart) and SIGMOD 2006 (section 3.2) go by what a group has
-given for each byte. The order is the same where all began together, go on as they were, and none
-has been spilled. A forecast is "beyond the scope" of the first (its note 5), and what to spill and
-to bring back with windows is future work of the second (section 1).
+given for each byte. The order is the same among groups of one join that have given many results,
+began together, go on as they were, and were never spilled. A forecast is "beyond the scope" of the
+first (its note 5), and what to spill and to bring back with windows is future work of the second
+(section 1).
 """
 
 from __future__ import annotations

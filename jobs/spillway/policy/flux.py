@@ -15,6 +15,9 @@ helps although each figure may be so much off, and a move that needs luck to be 
   as one with partitions on disk while what it has spilled would not fit below the spill threshold
   again. Such slots stand where donors stand, before all others, and receive nothing from these: by
   its excess a slot may look roomy that spills again at once.
+* Where the first group that would lessen the imbalance makes the receiver too busy, the paper moves
+  nothing (5.3); ours tries the next smaller ones.
+* A receiver without rows, whose time for one is unknown, is taken to be as fast as the donor.
 * `th_imb` is a ratio, and the paper does not say what it means where an excess is negative: see
   `flux_memory`.
 """

@@ -19,10 +19,12 @@ of what is off its usual rate now last; of that, what the profile explains is ta
 where `usual then` is what the usual rate gives in that time, and `known` the part of the time left
 of which the profile says something: its own session may have been shorter.
 
-So a profile without a change changes nothing, and on a day that repeats the one before X is what
-came later. The *trust*, 0 to 1, is seen where the profile has changes: what groups are off their
-usual rates now is held against what they were then, and the slope of that regression through the
-origin is the trust.
+So a profile without a change changes nothing, and far from a change X is what came later on a day
+that repeats the one before. Near one it is not: today's rates look back, while the profile's rate
+is that of `NEAR_MS` on either side, so for some minutes the same change counts twice or not at all.
+The *trust*, 0 to 1, is seen where the profile has changes: what groups are off their usual rates
+now is held against what they were then, and the slope of that regression through the origin is the
+trust.
 
 Ours; the papers go by what was, without a forecast.
 """

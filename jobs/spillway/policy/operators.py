@@ -17,8 +17,8 @@ gives groups is decided by the network, as in the initial distribution: first th
 most rows to the slot where they are needed, for the bytes (or work) that are to move; then those of
 joins that the receiver has already.
 
-In a query of one join nothing is exchanged between joins. `balance` is `lazy-disk` there without
-its least amount, `degradation` as elsewhere.
+In a query of one join nothing is exchanged between joins. `balance` still differs from `lazy-disk`
+there: it counts spilled rows, goes by shares of budgets, and moves the heaviest groups first.
 """
 
 from __future__ import annotations

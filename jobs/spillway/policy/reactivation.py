@@ -1,7 +1,7 @@
 """Which spilled generations come back to memory. Pure: statistics in, groups out.
 
-TR-05-04 (4.1) leaves what was spilled to the end. SIGMOD 2006 (4.1) allows the merge whenever
-memory becomes available, and does not say which group is first. Here the newest generation of a
+TR-05-04 (4.1, 4.2) and SIGMOD 2006 (4.1) allow the merge as soon as there is memory for it; neither
+says which group is first. Here the newest generation of a
 group comes back when it is worth its room: what is expected to be gained for each byte
 (`spillway.policy.expected`) exceeds `MARGIN` times what the groups lose that must leave for it, so
 small errors of the estimates move little. The bytes are those that stay in memory: what has left
