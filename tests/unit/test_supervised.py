@@ -128,6 +128,8 @@ def test_a_stop_waits_for_an_epoch_and_not_for_its_batch(running: Supervised) ->
     stops.join(10)
     assert not stops.is_alive()
     assert running.epochs == [3]
+    running.query._on_batch(None, 1)  # what is left of the query that was stopped
+    assert running.epochs == [3]
     running.query.start({})
     running.query._on_batch(None, 1)
     assert running.epochs == [3, 6, 9, 10]

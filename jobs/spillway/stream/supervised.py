@@ -76,6 +76,7 @@ class SupervisedQuery:
     def start(self, end: Offsets) -> None:
         """A new query with a new checkpoint, from these offsets."""
         self._starts += 1
+        self._stopping = False  # not before: a batch of the query that was stopped may be left
         self._failure = None
         self.left_rows = False
         self._refused = False
@@ -102,7 +103,6 @@ class SupervisedQuery:
         with self._lock:
             pass
         self._query.stop()
-        self._stopping = False
 
     @property
     def is_active(self) -> bool:
