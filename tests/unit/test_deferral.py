@@ -418,6 +418,16 @@ def test_what_kafka_holds_no_more_is_named(view: Any, begin: int, end: int, prob
     assert input_gone(view, TOPICS, {"a": [begin]}, {"a": [end]}) == problem
 
 
+def test_a_topic_that_is_made_anew_while_it_is_asked_about_is_another_one() -> None:
+    class Anew(View):
+        def beginning_offsets(self, names: list[str]) -> dict[str, list[int]]:
+            self.id = "other"
+            return super().beginning_offsets(names)
+
+    [found] = input_losses(Anew(), TOPICS, {"a": [0]}, {"a": [9]})  # type: ignore[arg-type]
+    assert found.topic
+
+
 @pytest.mark.parametrize(
     ("view", "begin", "end", "lost"),
     [

@@ -67,8 +67,8 @@ def _losses(
 ) -> Iterator[InputLoss]:
     """What is lost of the wanted ranges of one topic. `known`: its id in the journal."""
     try:
-        (found,) = view.topics([name])
         first, last = view.beginning_offsets([name])[name], view.end_offsets([name])[name]
+        (found,) = view.topics([name])  # last: it may have been made anew since
     except TopicMissing as error:
         yield from (InputLoss(each, f"the input is gone: {error}", True) for each in wanted)
         return
