@@ -37,7 +37,8 @@ def long_files_first(items: Sequence[T], files: Sequence[str], workers: int) -> 
     `files`: that of each item. Items of a file stay together and in their order.
     """
     parts: list[list[T]] = [[] for _ in range(workers)]
-    for i, long in enumerate(each for each in LONG_FILES if each in set(files)):
+    there = set(files)
+    for i, long in enumerate(each for each in LONG_FILES if each in there):
         parts[i % workers] += [
             item for item, file in zip(items, files, strict=True) if file == long
         ]

@@ -32,10 +32,9 @@ def united(ranges: Iterable[LostRange]) -> list[LostRange]:
     """The same offsets in as few ranges as there can be, by topic and partition."""
     found: list[LostRange] = []
     for each in sorted(ranges, key=lambda r: (r.topic, r.partition, r.begin)):
-        last = found[-1] if found else None
-        if last is None or (last.topic, last.partition) != (each.topic, each.partition):
-            found.append(each)
-        elif each.begin <= last.end:
+        last = found[-1] if found else each
+        same = (last.topic, last.partition) == (each.topic, each.partition)
+        if found and same and each.begin <= last.end:
             found[-1] = last.model_copy(update={"end": max(last.end, each.end)})
         else:
             found.append(each)

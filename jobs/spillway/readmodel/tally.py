@@ -419,9 +419,9 @@ def summed_delay(measured: Iterable[Recent | SessionTally]) -> list[int]:
 
 def _kept(answers: list[SealAnswer]) -> list[SealAnswer]:
     """The newest answers, and every loss that was accepted."""
-    others = [each for each in answers if each.what != "loss accepted"]
-    dropped = others[:-MOST_SEAL_ANSWERS]
-    return [each for each in answers if not any(each is other for other in dropped)]
+    others = [n for n, each in enumerate(answers) if each.what != "loss accepted"]
+    dropped = set(others[:-MOST_SEAL_ANSWERS])
+    return [each for n, each in enumerate(answers) if n not in dropped]
 
 
 def at_most(points: list[Point], most: int) -> list[Point]:
