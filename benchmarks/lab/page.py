@@ -28,7 +28,7 @@ class Limit:
     memory_bytes: int
     """Of all slots."""
     ceiling: int
-    """By any policy."""
+    """By any policy that brings nothing back."""
     static: int | None = None
     """By the best static choice; None: that is not known."""
     foresight: int | None = None
@@ -109,7 +109,8 @@ def outcomes_table(done: AnyDone) -> str:
 
 
 def ceiling_table(done: Iterable[AnyDone]) -> str:
-    """What the defaults reach of the ceiling on every day on which they have to spill."""
+    """What the defaults reach on every day on which they have to spill: of the ceiling, which does
+    not bound what brings groups back, and of all results, which nothing passes."""
     found = []
     for each in done:
         if not isinstance(each, Done):
@@ -118,12 +119,16 @@ def ceiling_table(done: Iterable[AnyDone]) -> str:
             limit = each.limits.get(name)
             if limit is None:  # kept from a run that did not ask for it
                 continue
-            share = each.outcomes[name].run_time / limit.ceiling
+            outcome = each.outcomes[name]
+            share = outcome.run_time / limit.ceiling
+            of_all = outcome.run_time / (outcome.run_time + outcome.missing)
             foresight = f"{limit.foresight / limit.ceiling:.1%}" if limit.foresight else "–"
             met = "yes" if share >= goal else "**no**"
             figure = each.experiment.figures[0]
-            found.append([figure, name, f"{share:.1%}", foresight, f"{goal:.0%}", met])
-    return table(("figure", "line", "of the ceiling", "foresight", "goal", "met"), found, 2)
+            shares = f"{share:.1%}", foresight, f"{of_all:.1%}"
+            found.append([figure, name, *shares, f"{goal:.0%}", met])
+    heads = ("figure", "line", "of the ceiling", "foresight", "of all results", "goal", "met")
+    return table(heads, found, 2)
 
 
 def _limit_rows(done: Done) -> list[list[str]]:

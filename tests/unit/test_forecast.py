@@ -19,6 +19,8 @@ from spillway import calendar
 from spillway.decode import tree_spec
 from spillway.engine.groups import GroupMap
 from spillway.engine.join.results import result_schema
+from spillway.engine.statistics import _spread, rates
+from spillway.policy.arrivals import TAU_MS
 from spillway.policy.expected import expected_loss
 from spillway.policy.forecast import KNOWN_ROWS, PRIOR, Forecast, Profile, rows_expected, trusted
 from spillway.protocol.state import JournalState
@@ -59,15 +61,43 @@ def test_a_moment_has_what_came_and_what_will() -> None:
     wide = replace(TWO, at_ms=TWO.at_ms * 3000)
     found = wide.at(300_000, 300_000)
     assert found.to_come.tolist() == [0, 10]
-    assert found.rate == pytest.approx([5 / 300_000, 5 / 300_000])
+    # Both look back: the second group's rows have not begun to come.
+    assert found.present == pytest.approx([10 / 300_000, 0], rel=0.01)
     assert found.usual == pytest.approx([10 / 300_000, 4 / 300_000])
     assert (found.known_ms, found.left_ms) == (300_000, 300_000)
-    # At the very beginning there is no time before.
     for since_ms in (0, -150_000, -7e9):
         first = wide.at(since_ms, 600_000)
         assert first.to_come.tolist() == [10, 10]
-        assert first.rate == pytest.approx([5 / 150_000, 0])
-        assert first.usual == pytest.approx([5 / 150_000, 4 / 150_000])
+        assert first.present.tolist() == [0, 0]
+        assert first.usual == pytest.approx([0, 4 / TAU_MS])
+
+
+def _recent(profile: Profile, now_ms: int, epoch_ms: int = 1000) -> np.ndarray:
+    """What the stream's count of recent rows would be, epoch by epoch."""
+    recent = np.zeros(len(profile.rows))
+    for began_ms in range(0, now_ms, epoch_ms):
+        came = profile.until(began_ms + epoch_ms) - profile.until(began_ms)
+        recent = recent * 0.5 ** (epoch_ms / 30_000) + came * _spread(epoch_ms)
+    return recent
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 12), st.integers(0, 5000)), min_size=1, max_size=8),
+    st.sampled_from([1000, 15_000, 60_000]),
+    st.data(),
+)
+def test_a_profile_sees_rates_as_the_stream_does(
+    intervals: list[tuple[int, int]], epoch_ms: int, data: st.DataObject
+) -> None:
+    """On a day on which rows came as evenly in each interval as the profile takes them to."""
+    minutes, rows = (np.cumsum([0, *each]) for each in zip(*intervals, strict=True))
+    profile = Profile(minutes * 60_000, rows[None].astype(np.float64))
+    now_ms = data.draw(st.integers(1, int(minutes[-1]) * 60_000 // epoch_ms)) * epoch_ms
+    recent = _recent(profile, now_ms, epoch_ms)
+    present, usual = rates(profile.until(now_ms), recent, np.ones(1), 1 + now_ms)
+    found = profile.at(now_ms, 1000)
+    assert found.present == pytest.approx(present, rel=1e-9, abs=1e-15)
+    assert found.usual == pytest.approx(usual, rel=1e-12)
 
 
 def test_a_session_that_was_shorter_says_nothing_of_later_hours() -> None:
@@ -82,7 +112,7 @@ def test_a_session_that_was_shorter_says_nothing_of_later_hours() -> None:
 def test_some_groups_have_what_is_said_of_them() -> None:
     whole = TWO.at(200, 100)
     mine = whole.of(np.array([1]))
-    for name in ("to_come", "rate", "usual"):
+    for name in ("to_come", "present", "usual"):
         both = getattr(whole, name).tolist()
         assert both[0] != both[1]
         assert getattr(mine, name).tolist() == both[1:]
@@ -149,17 +179,22 @@ def test_a_day_without_a_change_says_what_the_rates_say(
 
 @pytest.mark.parametrize("level", [1.0, 3.0])
 @pytest.mark.parametrize("lasting", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("minutes", [55, 59.5, 60, 60.5, 62, 90, 119, 121])
 def test_a_day_that_repeats_the_one_before_gives_what_came_then(
-    level: float, lasting: float
+    level: float, lasting: float, minutes: float
 ) -> None:
+    """Also around its changes, which come after one and two hours: today's present rate is what
+    the stream would see, by sums of its own."""
     counts = np.array([[0, 9_000, 90_000, 90_000], [0, 90_000, 91_000, 180_000]], dtype=np.float64)
     then = Profile(np.array([0, 1, 2, 3]) * 3_600_000, counts)
-    now = then.at(5_400_000, 5_400_000)
-    came = then.until(5_400_000) * level
-    usual, present = now.usual * level, now.rate * level
-    by_rates = np.maximum(usual + lasting * (present - usual), 0) * 5_400_000
+    now_ms = int(minutes * 60_000)
+    left_ms = 3 * 3_600_000 - now_ms
+    came = then.until(now_ms) * level
+    present, usual = rates(came, _recent(then, now_ms) * level, np.ones(2), 1 + now_ms)
+    by_rates = np.maximum(usual + lasting * (present - usual), 0) * left_ms
+    now = then.at(now_ms, left_ms)
     found = rows_expected(now, came.round().astype(np.int64), present, usual, by_rates)
-    later = (counts[:, 3] - then.until(5_400_000)) * level
+    later = (counts[:, 3] - then.until(now_ms)) * level
     assert found == pytest.approx(later, rel=0.01, abs=200)
 
 

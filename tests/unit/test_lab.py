@@ -440,12 +440,15 @@ def test_goals_are_judged_by_the_ceiling(moved: Outcome):
     results = {"a": 90, "b": 89, "c": 89}
     done = page.Done(
         one,
-        {name: replace(moved, name=name, run_time=n) for name, n in results.items()},
+        {
+            name: replace(moved, name=name, run_time=n, missing=110 - n)
+            for name, n in results.items()
+        },
         {"a": page.Limit(1, 100, foresight=99), "b": page.Limit(1, 100)},
     )
     assert page.ceiling_table([done]).splitlines()[2:] == [
-        "| 7 | a | 90.0% | 99.0% | 90% | yes |",
-        "| 7 | b | 89.0% | – | 90% | **no** |",
+        "| 7 | a | 90.0% | 99.0% | 81.8% | 90% | yes |",
+        "| 7 | b | 89.0% | – | 80.9% | 90% | **no** |",
     ]
 
 

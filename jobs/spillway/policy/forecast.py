@@ -1,9 +1,9 @@
 """How many rows a group is to expect, from how they came in a session before. Pure.
 
 A session's *profile* is how many rows of each group had come, at times some minutes apart. At a
-time after today's session began it says what a group's *usual* rate was until then, what its rate
-was about then, and how many rows came later. What came later and differs from the usual rate is
-the profile's *change*. It is expected again, times how much more or less comes today:
+time after today's session began it says what a group's *usual* rate was until then, what its
+*present* rate was then, and how many rows came later. What came later and differs from the usual
+rate is the profile's *change*. It is expected again, times how much more or less comes today:
 
     scale = (came + K level) / (came then + K)
 
@@ -14,14 +14,17 @@ little came goes by the level. (A slot that has lost its state begins to count a
 Today's own rates say what comes without a change (`spillway.policy.arrivals`). They let some part
 of what is off its usual rate now last; of that, what the profile explains is taken off again:
 
-    X = by rates + trust ((came later - usual then) scale - known lasting (rate - usual) scale)
+    X = by rates + trust ((came later - usual then) scale - known lasting (present - usual) scale)
 
 where `usual then` is what the usual rate gives in that time, and `known` the part of the time left
 of which the profile says something: its own session may have been shorter.
 
-So a profile without a change changes nothing, and far from a change X is what came later on a day
-that repeats the one before. Near one it is not: today's rates look back, while the profile's rate
-is that of `NEAR_MS` on either side, so for some minutes the same change counts twice or not at all.
+The profile's present rate is what today's would be: of a count in which a row counts half after
+half a minute. (Any other would show a change sooner or later than today's, and around it the change
+would count twice or not at all.) So a profile without a change changes nothing, and on a day that
+repeats the one before X is what came later. But within one interval of the profile rows are taken
+to come evenly.
+
 The *trust*, 0 to 1, is seen where the profile has changes: what groups are off their usual rates
 now is held against what they were then, and the slope of that regression through the origin is the
 trust.
@@ -36,11 +39,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from spillway.policy.arrivals import TAU_MS
+
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
 
-NEAR_MS = 150_000
-"""A profile's rate at a time is that from so long before to so long after it."""
 KNOWN_ROWS = 30.0
 """K: so many rows of a group say as much of it as the level of all groups does."""
 PRIOR = 0.1
@@ -67,19 +70,26 @@ class Profile:
         return found
 
     def at(self, since_ms: float, left_ms: float) -> Forecast:
-        """What it says at a time since a session began that goes on for `left_ms`. Before the first
-        `NEAR_MS` have passed, their rate is the usual one."""
+        """What it says at a time since a session began that goes on for `left_ms`."""
         since_ms = max(since_ms, 0.0)
-        first_ms = max(since_ms, NEAR_MS)
-        near = max(since_ms - NEAR_MS, 0.0), since_ms + NEAR_MS
         known_ms = min(left_ms, max(float(self.at_ms[-1]) - since_ms, 0.0))
         return Forecast(
             to_come=np.maximum(self.until(since_ms + known_ms) - self.until(since_ms), 0.0),
-            rate=(self.until(near[1]) - self.until(near[0])) / (near[1] - near[0]),
-            usual=self.until(first_ms) / first_ms,
+            present=self._present(since_ms),
+            usual=self.until(since_ms) / max(since_ms, TAU_MS),
             known_ms=known_ms,
             left_ms=left_ms,
         )
+
+    def _present(self, since_ms: float) -> F64:
+        """As `spillway.engine.statistics.rates` would have it, float64 (g,).
+
+        Of a row that came a time a ago the count keeps exp(-a / TAU): of an interval's rows, on
+        average, TAU times the difference of what its ends keep, over its length.
+        """
+        kept = np.exp(-np.maximum(since_ms - self.at_ms, 0.0) / TAU_MS)
+        found: F64 = np.diff(self.rows, axis=1) @ (np.diff(kept) / np.diff(self.at_ms))
+        return found
 
 
 @dataclass(frozen=True)
@@ -88,7 +98,7 @@ class Forecast:
 
     to_come: F64
     """Rows in `known_ms`."""
-    rate: F64
+    present: F64
     """Rows a ms, about now."""
     usual: F64
     """Rows a ms, since the session began."""
@@ -100,7 +110,10 @@ class Forecast:
     def of(self, groups: I64) -> Forecast:
         """For some of the groups, by their indices (k,)."""
         return replace(
-            self, to_come=self.to_come[groups], rate=self.rate[groups], usual=self.usual[groups]
+            self,
+            to_come=self.to_come[groups],
+            present=self.present[groups],
+            usual=self.usual[groups],
         )
 
 
@@ -115,7 +128,7 @@ def rows_expected(forecast: Forecast, came: I64, present: F64, usual: F64, by_ra
     whole = float(then.sum())
     level = float(came.sum()) / whole if whole else 1.0
     scale = (came + KNOWN_ROWS * level) / (then + KNOWN_ROWS)
-    off, off_then = present - usual, (forecast.rate - forecast.usual) * scale
+    off, off_then = present - usual, (forecast.present - forecast.usual) * scale
     squares = float(off @ off)
     lasting_ms = float((by_rates - usual * forecast.left_ms) @ off) / squares if squares else 0.0
     known = forecast.known_ms / forecast.left_ms if forecast.left_ms else 0.0
