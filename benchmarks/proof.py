@@ -30,11 +30,11 @@ import polars as pl
 import psutil
 
 from spillway.decode import StreamPlan
+from spillway.decode.values import leaf_plans, values_of
 from spillway.stream.session import spark_on_demand
 from spillway.verify.frames import ProofFrames
 from spillway.verify.rows import hashed_rows
 from spillway.verify.trees import TreeFrames, tree_result_columns
-from spillway.verify.values import leaf_plans, values_of
 from spillway_schemas.query import Query, query_of
 from spillway_schemas.tomlfile import parse_toml
 

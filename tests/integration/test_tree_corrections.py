@@ -23,11 +23,12 @@ from spillway.corrections.rows import ROWS
 from spillway.corrections.task import AdditionTask
 from spillway.decode import StreamPlan, compile_query
 from spillway.decode.chunks import COLUMNS
+from spillway.decode.values import leaf_plans, values_of, windows_of
 from spillway.engine.groups import GroupMap
+from spillway.sealed_input.decoding import TopicRanges, decoded_schema
+from spillway.sealed_input.timing import Timing
 from spillway.storage import folder
 from spillway.stream.messages import MessageSource
-from spillway.verify.values import leaf_plans, values_of, windows_of
-from spillway.verify.workers import Timing, TopicRanges, decoded_schema
 from spillway_schemas.query import Query
 from tests.integration.test_verify_trees import MADE, circle, spark  # noqa: F401 - a fixture
 from tests.property.test_verify_trees import Row, all_results, query

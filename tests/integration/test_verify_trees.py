@@ -19,12 +19,12 @@ import pyarrow as pa
 import pytest
 
 from spillway.decode import StreamPlan, compile_streams
+from spillway.decode.values import TreeValues, leaf_plans, values_of
+from spillway.sealed_input.decoding import decoded, decoded_schema
 from spillway.verify.rows import hashed_rows
 from spillway.verify.sums import Spool, Summing, SumPlan, judged_bucket
 from spillway.verify.trees import TreeFrames, tree_result_columns
-from spillway.verify.values import TreeValues, leaf_plans, values_of
 from spillway.verify.verdicts import Difference
-from spillway.verify.workers import decoded, decoded_schema
 from spillway_schemas.query import Query
 from tests.chunked import COLUMNS, chunks
 from tests.property.test_query_trees import text_of

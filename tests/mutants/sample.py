@@ -49,16 +49,18 @@ MUTATED = (
     "jobs/spillway/policy/*.py",
     "jobs/spillway/decode/*.py",
     "jobs/spillway/verify/*.py",
+    "jobs/spillway/sealed_input/*.py",
     "jobs/spillway/sealing.py",
 )
 SPARK = re.compile(
     r"^\s*(?:from|import) "
-    r"(?:pyspark|delta|spillway.stream.session|spillway.verify.rows|spillway.verify.frames)\b",
+    r"(?:pyspark|delta|spillway.stream.session|spillway.(?:verify|sealed_input).(?:rows|frames))\b",
     re.M,
 )
 """Modules that speak to Spark or start it are for the tests that do."""
 OURS = re.compile(
-    r"\bspillway(?:\.| import .*\b)(?:protocol|engine|stream|policy|decode|verify|sealing)\b"
+    r"\bspillway(?:\.| import .*\b)"
+    r"(?:protocol|engine|stream|policy|decode|verify|sealed_input|sealing)\b"
 )
 """In the test files that are asked; a test file of containers says nothing here."""
 PASSED, FAILED, NOT_COLLECTED, NOT_CONFIGURED = 0, 1, 2, 4

@@ -21,12 +21,12 @@ from hypothesis import event
 from hypothesis import strategies as st
 
 from spillway.clock import rfc3339
+from spillway.decode.values import LeafValues, TreeValues, leaf_plans, values_of
 from spillway.estimate import counting
 from spillway.estimate.counting import LeafSample, SampleTooLarge, counted
 from spillway.estimate.reading import SampledRows, _sampled
 from spillway.estimate.sampling import BLOCK_OFFSETS, GROUPS, Drawn, OffsetBlock, drawn
 from spillway.estimate.scaling import largest, total
-from spillway.verify.values import ProofLeaf, TreeValues, leaf_plans, values_of
 from spillway_schemas.query import Query, query_of
 from spillway_schemas.tomlfile import parse_toml
 from tests.lanes import explored
@@ -312,7 +312,7 @@ def test_19_of_20_samples_have_the_exact_number_in_their_range(kind: str) -> Non
     most = max(int(keys.max()) for keys in topics) + 1
     exact = np.prod([np.bincount(k, minlength=most).astype(float) for k in topics], axis=0)
     values = TreeValues(
-        tuple(ProofLeaf(f"s{i}", ("k",), (0,), (), ()) for i in range(inputs)), (("k", 0),)
+        tuple(LeafValues(f"s{i}", ("k",), (0,), (), ()) for i in range(inputs)), (("k", 0),)
     )
     query = query_from(SINGLE)  # that it has no window is all that is asked of it
     tries, covered, estimates, first = 20, 0, [], 0
@@ -333,7 +333,7 @@ def test_where_no_result_is_in_the_sample_it_is_said_how_many_there_may_be() -> 
     """Of so many, one sample in twenty has none: here of 0.1 % of the rows of each input."""
     rows = [pl.DataFrame({"v0": [n], "group": [0]}) for n in (1, 2)]
     values = TreeValues(
-        tuple(ProofLeaf(f"s{i}", ("k",), (0,), (), ()) for i in range(2)), (("k", 0),)
+        tuple(LeafValues(f"s{i}", ("k",), (0,), (), ()) for i in range(2)), (("k", 0),)
     )
     samples = [LeafSample(each, 0.001) for each in rows]
     found = counted(query_from(SINGLE), values, samples)
@@ -353,7 +353,7 @@ def test_a_burst_between_two_blocks_is_not_seen() -> None:
     for keys in topics:
         keys[1_000:1_400] = 1
     values = TreeValues(
-        tuple(ProofLeaf(f"s{i}", ("k",), (0,), (), ()) for i in range(2)), (("k", 0),)
+        tuple(LeafValues(f"s{i}", ("k",), (0,), (), ()) for i in range(2)), (("k", 0),)
     )
     missed = 0
     for _ in range(20):

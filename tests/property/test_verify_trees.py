@@ -21,9 +21,9 @@ import pytest
 from hypothesis import assume, event
 from hypothesis import strategies as st
 
+from spillway.decode.values import LeafValues, TreeValues, leaf_plans, outwards, values_of
 from spillway.verify.arithmetic import PRIMES, judge_folded
 from spillway.verify.fold import fold_of, fold_sql
-from spillway.verify.values import ProofLeaf, TreeValues, leaf_plans, outwards, values_of
 from spillway_schemas.query import Query, QueryError, query_of
 from spillway_schemas.tomlfile import parse_toml
 from tests.lanes import explored
@@ -85,7 +85,7 @@ def hashed(leaf: int, partition: Any, offset: Any, payload: Sequence[Any]) -> in
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), signed=True)
 
 
-def leaf_table(leaf: ProofLeaf, number: int, rows: Sequence[Row]) -> pl.DataFrame:
+def leaf_table(leaf: LeafValues, number: int, rows: Sequence[Row]) -> pl.DataFrame:
     """A leaf's rows summed by its sources, as `trees.leaf_sums` sums them."""
     sums: dict[Key, list[int]] = defaultdict(lambda: [0, 0, 0])
     for row in rows:

@@ -44,12 +44,12 @@ from spillway.protocol.state import (
 from spillway.relay import run as relaying
 from spillway.relay.run import Telling
 from spillway.relay.service import relay_results
+from spillway.sealed_input.timing import timing_of
 from spillway.storage import folder
 from spillway.tables import TableDefinition, WrongTable
 from spillway.tables.columns import ColumnConflict, united
 from spillway.tables.compaction import merge
 from spillway.tables.log import Table
-from spillway.verify.proof import timing_of
 from spillway_schemas.commands import Command
 from spillway_schemas.hash_space import ROOT, spaces
 from spillway_schemas.journal import (

@@ -45,13 +45,14 @@ from spillway.kafka.reading import TopicDeleted
 from spillway.produce.recording import RecordingError
 from spillway.protocol.recovery import InputChanged
 from spillway.protocol.state import AnotherQuery
+from spillway.sealed_input.decoding import decoded, decoded_schema
+from spillway.sealed_input.timing import Timing
 from spillway.storage import StorageError
 from spillway.stream.messages import MessageSource
 from spillway.tables import DamagedTable, SessionEvent, TableConflict, Warehouse
 from spillway.tables.events import revisions_of, standing_verdicts
 from spillway.verify import proof
 from spillway.verify.proof import NotCleaned, verify
-from spillway.verify.workers import Timing, decoded, decoded_schema
 from spillway_schemas.corrections import Revision, TopicPlace
 from spillway_schemas.filenames import data_name
 from spillway_schemas.formats import Absence, Resolved

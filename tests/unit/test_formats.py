@@ -33,10 +33,10 @@ from spillway.engine.wire.blocks import decode_counts, from_batch
 from spillway.mended import Mended, contract_problems
 from spillway.produce.encode import NotWritten, encodings, protobuf_file, protobuf_text
 from spillway.registry import SchemaTrouble, knowing, with_schemas
+from spillway.sealed_input.decoding import decoded as verified
 from spillway.storage import folder
 from spillway.stream.decoding import DecodeTask, decode_chunks
 from spillway.stream.failures import cause_of, first_lines
-from spillway.verify.workers import decoded as verified
 from spillway_schemas.formats import WriterSchema
 from spillway_schemas.journal import Prefix
 from spillway_schemas.query import QueryError

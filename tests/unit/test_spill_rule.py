@@ -781,7 +781,7 @@ def test_a_step_is_given_what_is_expected_of_its_own_groups(
     (growth,) = given
     assert growth.rows.tolist() == [4], "of other slots' groups nothing is reckoned"
     found = growth.forecast
-    assert [each.tolist() for each in (found.to_come, found.rate, found.usual)] == [
+    assert [each.tolist() for each in (found.to_come, found.present, found.usual)] == [
         [7],
         [0.2],
         [0.4],

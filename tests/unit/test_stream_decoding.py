@@ -28,8 +28,8 @@ from spillway.engine.wire.blocks import (
     from_batch,
 )
 from spillway.protocol.recovery import Restore, SessionRestore, Since
+from spillway.sealed_input.decoding import decoded as verified
 from spillway.stream.decoding import DecodeTask, decode_chunks, since_offsets
-from spillway.verify.workers import decoded as verified
 from spillway.worker_processes import keep_freed_memory
 from spillway_schemas.journal import Offsets, PartitionCount, Prefix
 from spillway_schemas.query import query_of
@@ -214,7 +214,9 @@ def test_rows_go_to_the_slots_of_their_keys_with_their_coordinates(size: int) ->
 def test_the_proof_keeps_freed_memory_as_the_stream_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the time of decoding is spent on pages that are given back and made anew."""
     asked: list[str] = []
-    monkeypatch.setattr("spillway.verify.workers.keep_freed_memory", lambda: asked.append("proof"))
+    monkeypatch.setattr(
+        "spillway.sealed_input.decoding.keep_freed_memory", lambda: asked.append("proof")
+    )
     assert list(verified(ALL, pa.schema([]), None, [])) == []
     monkeypatch.setattr("spillway.stream.process.keep_freed_memory", lambda: asked.append("stream"))
     monkeypatch.setattr("spillway.stream.process._freezes", 0)

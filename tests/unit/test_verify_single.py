@@ -17,6 +17,7 @@ import pytest
 from spillway.decode import compile_streams
 from spillway.kafka.reading import TopicRange
 from spillway.kafka.wire import Records
+from spillway.sealed_input.decoding import TopicRanges
 from spillway.storage import folder
 from spillway.stream import messages
 from spillway.stream.messages import MessageSource
@@ -25,7 +26,6 @@ from spillway.verify.processes import ProofProcessDied, ProofProcesses, processe
 from spillway.verify.single import SingleProof, file_parts, input_parts
 from spillway.verify.sums import SumPlan
 from spillway.verify.tasks import ProofSource, ProofTasks, ResultFiles, ResultsDamaged
-from spillway.verify.workers import TopicRanges
 from spillway_schemas.query import query_of
 from spillway_schemas.tomlfile import parse_toml
 from tests.killed import assert_ends_with_its_own

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spillway.decode import compile_streams
+from spillway.sealed_input.decoding import decoded_schema
 from spillway.storage import folder
 from spillway.verify import sums
 from spillway.verify.arithmetic import PRIMES
@@ -43,7 +44,6 @@ from spillway.verify.tasks import (
     read_files,
 )
 from spillway.verify.weights import RowHash, Weigher, mixed, residues_of, words_of
-from spillway.verify.workers import decoded_schema
 from spillway_schemas.query import load_query
 from tests.property.outer_reference import outer_joined
 

@@ -10,11 +10,12 @@ import pytest
 
 from spillway.decode import compile_query
 from spillway.protocol.seal import carried_from
+from spillway.sealed_input.decoding import TIMED, decoded
+from spillway.sealed_input.timing import Timing, timing_of
 from spillway.verify import workers
 from spillway.verify.arithmetic import CERTAIN, PRIMES
-from spillway.verify.proof import timing_of
 from spillway.verify.verdicts import TOTALS
-from spillway.verify.workers import FOLDED, TIMED, Timing, decoded, judged_tree
+from spillway.verify.workers import FOLDED, judged_tree
 from spillway_schemas.journal import Carried
 from spillway_schemas.query import load_query
 from spillway_schemas.windows import Judging

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 def tree_leaves(query: Query, settings: Settings, warehouse: Warehouse) -> TreeLeaves:
     """What a correction of a tree of joins needs to know of its leaves."""
     from spillway.corrections.leaves import TreeLeaves
+    from spillway.decode.values import leaf_plans, values_of, windows_of
     from spillway.registry import with_schemas
-    from spillway.verify.values import leaf_plans, values_of, windows_of
 
     values = values_of(query)
     plans = with_schemas(leaf_plans(query, values), settings.registry, warehouse.place)

@@ -10,9 +10,8 @@ from spillway.protocol.closed import whole_session
 from spillway.protocol.recovery import Restore
 from spillway.protocol.seal import not_sealed
 from spillway.protocol.state import JournalState, check_query, genesis_of
+from spillway.sealed_input.timing import Timing, timing_of
 from spillway.tables import NothingYet, Warehouse
-from spillway.verify.proof import timing_of
-from spillway.verify.workers import Timing
 from spillway_schemas.journal import Genesis, Sealed
 
 

@@ -65,12 +65,12 @@ from spillway.kafka.held import input_gone
 from spillway.protocol.deferral import rows_to_read
 from spillway.protocol.recovery import check_restored
 from spillway.registry import SchemaTrouble
+from spillway.sealed_input.decoding import TopicRanges
 from spillway.storage import StorageError
 from spillway.stream.decoding import DecodeTask, decode_chunks
 from spillway.stream.messages import ranges_of, whole_frame
 from spillway.stream.pins import salted, salts
 from spillway.tables import TableConflict, Warehouse
-from spillway.verify.workers import TopicRanges
 from spillway_schemas.corrections import Revision
 from spillway_schemas.journal import FileRecord
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from spillway.decode import StreamPlan
-from spillway.verify.values import LeafWindow, TreeValues
+from spillway.decode.values import LeafWindow, TreeValues
 
 
 class Met(Enum):
@@ -30,7 +30,7 @@ class TreeLeaves:
 
     values: TreeValues
     plans: tuple[StreamPlan, ...]
-    """Of `spillway.verify.values.leaf_plans`."""
+    """Of `spillway.decode.values.leaf_plans`."""
     windows: tuple[LeafWindow, ...]
 
 

@@ -2,7 +2,7 @@
 
 What a lower join gave is in no table, so results are made from the leaves' rows again, and only
 those that have a new row: turn by turn (`spillway.corrections.leaves`). A turn goes from its leaf
-outwards, along the values that leaves share (`spillway.verify.values`). Of each next leaf only rows
+outwards, along the values that leaves share (`spillway.decode.values`). Of each next leaf only rows
 are kept that have the values of what was found so far, so what is held is as large as what the
 correction reaches, not as the day.
 
@@ -24,11 +24,10 @@ from spillway.corrections.leaves import Met, TreeLeaves, turns
 from spillway.corrections.task import ADDED_SCHEMA, AdditionTask, PartAdded, add_results
 from spillway.decode import StreamPlan
 from spillway.decode.chunks import COLUMNS
-from spillway.verify.rows import corrected_rows, decoded_rows
-from spillway.verify.times import in_time
-from spillway.verify.trees import by_value
-from spillway.verify.values import ProofLeaf, outwards
-from spillway.verify.workers import TopicRanges
+from spillway.decode.values import LeafValues, outwards
+from spillway.sealed_input.decoding import TopicRanges
+from spillway.sealed_input.frames import by_value, corrected_rows, decoded_rows
+from spillway.sealed_input.times import in_time
 
 
 def tree_parts_added(
@@ -91,7 +90,7 @@ def _joined(
     return joined
 
 
-def _leaf(n: int, leaf: ProofLeaf, plan: StreamPlan, rows: Any) -> Any:
+def _leaf(n: int, leaf: LeafValues, plan: StreamPlan, rows: Any) -> Any:
     """Rows of a leaf that can join: its values as `v<value>`; `k<n>_<source>`, `p<n>_<field>`,
     `partition<n>`, `offset<n>` and, where the plan has a time, `time<n>`."""
     rows, values = by_value(leaf, rows.where("kept"))

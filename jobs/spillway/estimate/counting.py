@@ -20,10 +20,10 @@ from functools import reduce
 import numpy as np
 import polars as pl
 
+from spillway.decode.values import TreeValues
 from spillway.estimate.sampling import GROUPS
 from spillway.verify.fold import FoldStep, fold_of
 from spillway.verify.sweep import TimedRows, swept
-from spillway.verify.values import TreeValues
 from spillway_schemas.exits import USAGE
 from spillway_schemas.query import Query
 from spillway_schemas.windows import Span
@@ -44,7 +44,7 @@ class LeafSample:
 
     rows: pl.DataFrame
     """A row for each that the contract and the filter keep: its values `v<number>` (see
-    `spillway.verify.values`), its `group` (int64), and `time` (us since 1970, int64) where a window
+    `spillway.decode.values`), its `group` (int64), and `time` (us since 1970, int64) where a window
     asks for it."""
     fraction: float
     """The probability with which each row of the leaf is among them."""

@@ -15,13 +15,13 @@ import pyarrow as pa
 from spillway import calendar
 from spillway.decode import StreamPlan, decode
 from spillway.decode.lateness import judged
+from spillway.decode.values import LeafValues, leaf_plans, values_of
 from spillway.estimate.counting import LeafSample, counted
 from spillway.estimate.sampling import Drawn, OffsetBlock, drawn
 from spillway.estimate.scaling import Estimate, KeyEstimate, largest, total
 from spillway.kafka.client import KafkaCluster, cluster, demand_listener
 from spillway.kafka.reading import TopicRange, TopicReader
 from spillway.registry import with_schemas
-from spillway.verify.values import ProofLeaf, leaf_plans, values_of
 from spillway_schemas.exits import USAGE
 from spillway_schemas.journal import Offsets
 from spillway_schemas.query import Query
@@ -212,7 +212,7 @@ def _joined(held: Sequence[SampledRows]) -> SampledRows:
 
 
 def _sampled(
-    query: Query, leaf: ProofLeaf, plan: StreamPlan, draw: Drawn, rows: Iterable[SampledRows]
+    query: Query, leaf: LeafValues, plan: StreamPlan, draw: Drawn, rows: Iterable[SampledRows]
 ) -> tuple[LeafSample, LeafRead, list[int]]:
     """The leaf's rows, what is told of it, and the least and greatest of Kafka's times."""
     frames, kept, rejected, filtered = [_rows(leaf, plan, plan.schema.empty_table())], 0, 0, 0
@@ -233,7 +233,7 @@ def _sampled(
 
 
 def _rows(
-    leaf: ProofLeaf,
+    leaf: LeafValues,
     plan: StreamPlan,
     rows: Any,
     groups: I64 | None = None,

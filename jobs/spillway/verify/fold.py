@@ -27,8 +27,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from spillway.decode.values import LeafValues, TreeValues
 from spillway.verify.arithmetic import PRIMES
-from spillway.verify.values import ProofLeaf, TreeValues
 
 SUMS = {"c": PRIMES[0], "d": PRIMES[1], "f": None, "a": PRIMES[0], "b": PRIMES[1]}
 """Columns of a relation and their moduli: number of results, and sums of hashes."""
@@ -139,7 +139,7 @@ def fold_sql(fold: TreeFold, tables: Sequence[str]) -> str:
     return f"WITH {', '.join(parts)} {_summed(by, name[fold.last])}"
 
 
-def _leaf_sql(leaf: ProofLeaf, table: str) -> str:
+def _leaf_sql(leaf: LeafValues, table: str) -> str:
     """A leaf's rows by its values; rows in which sources of one value differ are in no result."""
     columns = [f"k{leaf.values.index(value)} AS v{value}" for value in sorted(leaf.has)]
     equal = [

@@ -9,13 +9,13 @@ from functools import partial
 from typing import Any, Protocol
 
 from spillway.decode import StreamPlan, compile_streams
+from spillway.decode.values import leaf_plans, values_of, windows_of
 from spillway.registry import with_schemas
+from spillway.sealed_input.decoding import TopicRanges
 from spillway.tables import Warehouse
 from spillway.verify.single import SingleProof
 from spillway.verify.tasks import TableFiles
-from spillway.verify.values import leaf_plans, values_of, windows_of
 from spillway.verify.verdicts import Difference, JudgedKeys
-from spillway.verify.workers import TopicRanges
 from spillway_schemas.query import Query
 from spillway_schemas.settings import RegistrySettings
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -32,10 +32,11 @@ from spillway.decode.chunks import COLUMNS
 from spillway.kafka.client import cluster, demand_listener
 from spillway.kafka.held import InputLoss, input_losses
 from spillway.protocol.offsets import padded, rows_between
-from spillway.protocol.recovery import judging, watermarks_of
 from spillway.protocol.seal import carried_from, not_sealed
 from spillway.protocol.state import check_query, genesis_of
 from spillway.registry import SchemaTrouble
+from spillway.sealed_input.decoding import TopicRanges
+from spillway.sealed_input.timing import timing_of
 from spillway.stream.messages import MessageSource
 from spillway.tables import KeptCorrections, NothingYet, SessionEvent, Warehouse
 from spillway.tables.events import standing_verdicts
@@ -43,7 +44,6 @@ from spillway.verify.frames import ProofFrames, ProofRequest, frames_of
 from spillway.verify.progress import VerifyProgress, tasks_of
 from spillway.verify.tasks import ResultsDamaged
 from spillway.verify.verdicts import FEW_KEYS, Difference
-from spillway.verify.workers import Timing, TopicRanges
 from spillway_schemas.exits import FAILED
 from spillway_schemas.journal import Claim, Epoch, Genesis, Sealed
 from spillway_schemas.losses import AcceptedLoss, accepted_text
@@ -274,25 +274,6 @@ def _of_lost_input(
             **({} if added is None else {"corrections": added._asdict()}),
             "seconds": round(seconds, 3),
         },
-    )
-
-
-def timing_of(
-    genesis: Genesis, sealed: Sealed, entries: Iterable[Genesis | Claim | Epoch]
-) -> Timing | None:
-    """How the session's rows were judged by their times; None: the query has no window."""
-    event_time = genesis.event_time
-    if event_time is None:
-        return None
-    # Of a changed query, no time of the query before.
-    epochs = (e for e in entries if isinstance(e, Epoch) and e.epoch > genesis.after)
-    marks = watermarks_of(None if genesis.carry else sealed.session, epochs)
-    places = [(topic, p) for topic, ends in sealed.end.items() for p in range(len(ends))]
-    begins = padded(sealed.start, sealed.end)
-    return Timing(
-        event_time.ahead_us,
-        {(topic, p): judging(marks, topic, p) for topic, p in places},
-        {(topic, p): begins[topic][p] for topic, p in places},
     )
 
 

@@ -16,24 +16,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spillway.decode import StreamPlan
-from spillway.decode.chunks import chunks_of
-from spillway.stream.messages import ranges_of, whole_frame
+from spillway.sealed_input.decoding import TIMED, TopicRanges, key_names
+from spillway.sealed_input.frames import decoded_rows
 from spillway.verify.arithmetic import PRIMES
 from spillway.verify.tasks import TableFiles, file_rows
-from spillway.verify.workers import (
-    TIMED,
-    Timing,
-    TopicRanges,
-    decoded,
-    decoded_schema,
-    key_names,
-)
 
 # --- rows with their coordinates and hashes --------------------------------------------------
 
@@ -52,36 +42,6 @@ def input_rows(
     `p0`, `p1`, ...
     """
     return hashed_rows(decoded_rows(spark, plan, source), plan, salt, hashed)
-
-
-def decoded_rows(spark: Any, plan: StreamPlan, source: TopicRanges) -> Any:
-    """All rows of one input as they were decoded: `workers.decoded_schema`."""
-    schema = decoded_schema(plan)
-    topic = {plan.topic: source.end[plan.topic]}
-    rows = whole_frame(
-        spark,
-        source.messages,
-        ranges_of({plan.topic: source.start[plan.topic]}, topic),
-        partial(decoded, plan, schema, source.timing),
-        from_arrow_schema(schema),
-    )
-    if source.corrections is None:
-        return rows
-    added = corrected_rows(spark, plan, source.timing, source.corrections)
-    return rows if added is None else rows.unionAll(added)
-
-
-def corrected_rows(
-    spark: Any, plan: StreamPlan, timing: Timing | None, corrections: pa.Table
-) -> Any | None:
-    """The same of rows of corrections (`decode.chunks.COLUMNS`); None: the input has none."""
-    schema = decoded_schema(plan)
-    mine = corrections.filter(pc.field("topic") == plan.topic)
-    # Spark takes an empty batch for the end of all; these have rows.
-    batches = list(decoded(plan, schema, timing, chunks_of(mine)))
-    if not batches:
-        return None
-    return spark.createDataFrame(pa.Table.from_batches(batches, schema), from_arrow_schema(schema))
 
 
 def hashed_rows(rows: Any, plan: StreamPlan, salt: int, hashed: Sequence[str] | None = None) -> Any:

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from spillway.decode import StreamPlan
 from spillway.protocol.offsets import rows_between
+from spillway.sealed_input.decoding import TopicRanges, key_names
 from spillway.storage import Folder
 from spillway.stream.messages import ranges_of
 from spillway.verify.processes import ProofProcesses, processes_for
@@ -35,7 +36,6 @@ from spillway.verify.tasks import (
     distinct,
 )
 from spillway.verify.verdicts import FEW_KEYS, Difference, JudgedKeys
-from spillway.verify.workers import TopicRanges, key_names
 
 ROWS_A_PART = 1_000_000
 """Messages that a task reads: so many that a task costs nothing, and so few that processes end

@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 from spillway.decode import StreamPlan
 from spillway.decode.chunks import Chunk, chunks_of
 from spillway.kafka.reading import TopicRange
+from spillway.sealed_input.decoding import decoded, decoded_schema
 from spillway.storage import Folder
 from spillway.stream.messages import MessageSource, read_messages
 from spillway.verify.sums import Counted, JudgedBucket, Spool, Summing, SumPlan, judged_bucket
 from spillway.verify.weights import U64, Column
-from spillway.verify.workers import decoded, decoded_schema
 from spillway.worker_processes import keep_freed_memory
 from spillway_schemas.exits import FAILED
 

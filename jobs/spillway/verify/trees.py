@@ -23,6 +23,10 @@ from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spillway.decode import StreamPlan
+from spillway.decode.values import LeafValues, LeafWindow, TreeValues, outwards
+from spillway.sealed_input.decoding import TopicRanges, key_names
+from spillway.sealed_input.frames import by_value
+from spillway.sealed_input.times import in_time, is_own
 from spillway.verify.arithmetic import PRIMES
 from spillway.verify.difference import JoinSide, difference, joined_rows
 from spillway.verify.fold import fold_of, fold_sql
@@ -35,13 +39,13 @@ from spillway.verify.rows import (
     table_rows,
 )
 from spillway.verify.tasks import TableFiles
-from spillway.verify.times import in_time, is_own
-from spillway.verify.values import LeafWindow, ProofLeaf, TreeValues, outwards
 from spillway.verify.verdicts import TOTALS, Difference, JudgedKeys
-from spillway.verify.workers import FOLDED, TopicRanges, collected, judged_tree, key_names
+from spillway.verify.workers import FOLDED, collected, judged_tree
 
 
-def leaf_rows(spark: Any, plan: StreamPlan, leaf: ProofLeaf, source: TopicRanges, salt: int) -> Any:
+def leaf_rows(
+    spark: Any, plan: StreamPlan, leaf: LeafValues, source: TopicRanges, salt: int
+) -> Any:
     """All rows of a leaf: its sources `k0`, ..., then as in `rows.input_rows`."""
     return input_rows(spark, plan, source, salt, leaf.hashed_rows)
 
@@ -236,16 +240,6 @@ class TreeFrames:
     def close(self) -> None:
         """Forget the leaves' sums, which Spark then gives back."""
         self._sums = []
-
-
-def by_value(leaf: ProofLeaf, rows: Any) -> tuple[Any, list[tuple[str, Any]]]:
-    """Those rows of a leaf in which all sources of a value are equal; and its values, by their
-    names `v<value>` and as columns of the rows."""
-    first = {value: leaf.values.index(value) for value in leaf.has}
-    for source, value in enumerate(leaf.values):
-        if first[value] != source:
-            rows = rows.where(sql.col(f"k{first[value]}") == sql.col(f"k{source}"))
-    return rows, [(f"v{value}", sql.col(f"k{source}")) for value, source in first.items()]
 
 
 def leaf_sums(rows: Any, plan: StreamPlan) -> Any:

@@ -18,13 +18,14 @@ from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spillway.decode import StreamPlan
+from spillway.sealed_input.decoding import key_names
+from spillway.sealed_input.times import in_time, is_own
 from spillway.verify.arithmetic import PRIMES
 from spillway.verify.difference import JoinSide, difference, joined_rows
 from spillway.verify.progress import tasks_of
 from spillway.verify.rows import place_hash, result_weights
-from spillway.verify.times import in_time, is_own
 from spillway.verify.verdicts import TOTALS, Difference, JudgedKeys
-from spillway.verify.workers import FOLDED, collected, judged_tree, key_names, swept_keys
+from spillway.verify.workers import FOLDED, collected, judged_tree, swept_keys
 from spillway_schemas.windows import Span
 
 

@@ -1,4 +1,5 @@
-"""What the proof reads of a query's tree: the values that its keys make equal. Pure.
+"""A query's tree by values, not by joins: what its keys make equal, and so what is read of each
+leaf when a whole session is proved, corrected or estimated. Pure.
 
 Model: a key of a join says that sources (`KeySource`: an expression over one leaf's columns) are
 equal in each of the join's rows, so in each result. Sources that are equal through any chain of
@@ -21,8 +22,8 @@ from spillway_schemas.windows import Span
 
 
 @dataclass(frozen=True)
-class ProofLeaf:
-    """What the proof reads of one leaf."""
+class LeafValues:
+    """What is read of one leaf."""
 
     name: str
     sources: tuple[str, ...]
@@ -54,9 +55,9 @@ class ProofLeaf:
 
 @dataclass(frozen=True)
 class TreeValues:
-    """What the proof reads of a tree. `leaves` in the query's order."""
+    """What is read of a tree. `leaves` in the query's order."""
 
-    leaves: tuple[ProofLeaf, ...]
+    leaves: tuple[LeafValues, ...]
     root: tuple[tuple[str, int], ...]
     """The root's keys, names and values; of keys that are one value the first."""
 
@@ -81,7 +82,7 @@ def values_of(query: Query) -> TreeValues:
         mine = {each.expression: value for each, value in number.items() if each.leaf == leaf}
         values = tuple(mine.values())
         leaves.append(
-            ProofLeaf(
+            LeafValues(
                 leaf,
                 tuple(mine),
                 values,
