@@ -1,7 +1,7 @@
 """Days on which what has been says little of what will be. Ours; no report has them.
 
-The policies that look at the past, with spills of several sizes, and the system's own after a day
-that was alike, beside the ceiling.
+The policies that look at the past, with spills of several sizes, and with a forecast by the day
+before, beside the ceiling.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import numpy as np
 
 from benchmarks.lab.cluster import Spilling
 from benchmarks.lab.experiments import (
-    CHANGING,
     STILL,
     SYSTEM,
     VICTIMS,
@@ -26,12 +25,14 @@ from benchmarks.lab.experiments import (
 )
 from benchmarks.lab.lines import Line
 from benchmarks.lab.workload import F64, GROUPS, Phase, Workload
+from spillway.policy.automatic import SMALL_SPILL
 from spillway_schemas.setting_fields import SpillSettings
 
 SHARES = (0.3, 0.1, 0.05, 0.02)
 """Of its memory, what a slot spills at a time."""
-KNOWN = f"{SYSTEM}, after such a day"
-OTHER = f"{SYSTEM}, after another day"
+STAYS_AWAY = f"{VICTIMS[0]}, {SMALL_SPILL:.0%}"
+"""What the system does where nothing comes back, but for the forecast."""
+BY_SUCH, BY_OTHER = "by such a day", "by another day"
 NOISE, MUCH = 0.2, 1.5
 """Of the groups' shares, each phase for itself: the standard deviation of their logarithms. The
 second one leaves little of them."""
@@ -106,12 +107,14 @@ def _changing(name: str, setting: str, join_ratio: F64, phases: tuple[Phase, ...
     )
     own = as_the_system(Spilling(limit, inactive_s=INACTIVE_S))
     turns = replace(own, reactivation="rotation")
+    system = Line(SYSTEM, own)
+    (away,) = (line for line in lines if line.name == STAYS_AWAY)
     lines = (
-        Line(SYSTEM, own),
-        Line(KNOWN, own, before=NOISE),
-        Line(OTHER, own, before=MUCH),
+        system,
+        *_forecast(system),
         Line(f"{SYSTEM}, but by rotation", turns),
         *lines,
+        *_forecast(away),
     )
     names = tuple(line.name for line in lines)
     return Experiment(
@@ -119,15 +122,24 @@ def _changing(name: str, setting: str, join_ratio: F64, phases: tuple[Phase, ...
         f"A changing day: {name}",
         f"{setting} A tuple every 30 ms, tuple range 30,000, 50 minutes, one slot; memory is half "
         "of the day's state. By victims and what is spilled at a time. In the first four lines "
-        "alone spilled generations come back. In the second and third the day before is known, "
-        "counted every five minutes: such a day, but for a noise of 20 % of each group's share in "
-        "each phase; and one with so much noise (a factor of 4.5) that little of the day is left. "
-        "In the fourth spilled groups take turns. Full size.",
+        "alone spilled generations come back; in the fourth they take turns. In lines with a day, "
+        "that is the day before, counted every five minutes, and the forecast goes by it: such a "
+        "day, but for a noise of 20 % of each group's share in each phase; or one with so much "
+        "noise (a factor of 4.5) that little of the day is left. Full size.",
         workload,
         30,
         lines,
         (Picture(figure, f"Results of a changing day: {name}", names),),
         lambda _: (),
         limits=True,
-        goals={SYSTEM: CHANGING, KNOWN: STILL},
+        # With a day before and without one: where groups come back the system does not ask.
+        goals={SYSTEM: STILL},
+    )
+
+
+def _forecast(line: Line) -> tuple[Line, Line]:
+    """A line's decisions after a day that was alike, and after one that was not."""
+    return (
+        replace(line, name=f"{line.name}, {BY_SUCH}", before=NOISE),
+        replace(line, name=f"{line.name}, {BY_OTHER}", before=MUCH),
     )

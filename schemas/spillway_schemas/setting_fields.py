@@ -626,8 +626,8 @@ class SpillSettings(Section):
             "is Flux's: what was spilled longest ago, whatever it is worth. `random` is for tests.",
         ),
     )
-    forecast: Literal["day-before", "off"] = Field(
-        default="day-before",
+    forecast: Literal["automatic", "day-before", "off"] = Field(
+        default="automatic",
         description=(
             "What groups are expected to get. `day-before`: what their rates of today say, and the "
             "changes that they had in the session before from this time on, by today's level and "
@@ -636,10 +636,7 @@ class SpillSettings(Section):
         ),
         json_schema_extra=_about(
             "name",
-            "After a day with the same changes the laboratory gains up to 2.3 points of the "
-            "ceiling and loses 3.8 at the most; after one with other changes it is 2.0 worse to "
-            "2.6 better, and on average next to nothing. A day before without changes changes "
-            "nothing.",
+            "TEXT",
         ),
     )
     traced_rows: Annotated[int, AfterValidator(_sample)] = Field(

@@ -403,14 +403,17 @@ def test_splits_and_merges_count_nothing_twice() -> None:
 
 @pytest.mark.parametrize("error", [pa.ArrowInvalid, OSError, DamagedTable, calendar.CalendarError])
 @pytest.mark.parametrize(
-    ("calendar_", "forecast", "found", "told"),
+    ("calendar_", "forecast", "reactivation", "found", "told"),
     [
-        (NAME, "day-before", "known", []),
-        (NAME, "off", "old", []),
-        ("", "day-before", "old", []),
+        (NAME, "automatic", "off", "known", []),
+        (NAME, "automatic", "expected-gain", "old", []),
+        (NAME, "day-before", "expected-gain", "known", []),
+        (NAME, "off", "off", "old", []),
+        ("", "day-before", "off", "old", []),
         (
             NAME,
-            "day-before",
+            "automatic",
+            "off",
             None,
             ["how rows came in the session before is not known: a file is damaged"],
         ),
@@ -421,6 +424,7 @@ def test_a_stream_looks_at_the_day_before(
     monkeypatch: pytest.MonkeyPatch,
     calendar_: str,
     forecast: Any,
+    reactivation: str,
     found: str | None,
     told: list[str],
     error: type[Exception],
@@ -436,7 +440,8 @@ def test_a_stream_looks_at_the_day_before(
     stream: Any = Stream(settings, load_query("symbol"), Wanted(), watcher, lambda: 0)
     stream.warehouse = new_warehouse(tmp_path, RESULTS)
     stream.driver = SimpleNamespace(state=sealed_before())
-    stream.job = SimpleNamespace(settings=SimpleNamespace(calendar=calendar_), before="old")
+    given = SimpleNamespace(calendar=calendar_, reactivation=reactivation)
+    stream.job = SimpleNamespace(settings=given, before="old")
     monkeypatch.setattr("spillway.stream.service.day_before", looked)
     stream._look_at_the_day_before()
     assert stream.job.before == found
@@ -467,6 +472,7 @@ def test_of_windows_and_trees_the_day_before_is_not_read(
     state = sealed_before()
     genesis = state.genesis.model_copy(update=other)
     stream.driver = SimpleNamespace(state=replace(state, genesis=genesis))
-    stream.job = SimpleNamespace(settings=SimpleNamespace(calendar=NAME), before=None)
+    given = SimpleNamespace(calendar=NAME, reactivation="off")
+    stream.job = SimpleNamespace(settings=given, before=None)
     monkeypatch.setattr("spillway.stream.service.day_before", lambda *_: pytest.fail("it was read"))
     stream._look_at_the_day_before()

@@ -34,6 +34,17 @@ def fraction_for(wanted: float | Literal["automatic"], reactivation: str) -> flo
     return SMALL_SPILL if reactivation == "off" else LARGE_SPILL
 
 
+def forecast_for(wanted: str, reactivation: str) -> str:
+    """By what groups are expected to get rows: what `automatic` stands for.
+
+    A group that is given up before its hour has come is lost until the close. Where it comes back
+    once it is busy, to know the hour gains nothing.
+    """
+    if wanted != "automatic":
+        return wanted
+    return "day-before" if reactivation == "off" else "off"
+
+
 def reactivation_for(wanted: str, victims: str) -> str:
     """The policy by which spilled generations come back: what `automatic` stands for.
 

@@ -35,6 +35,7 @@ from spillway.kafka.client import (
     listens,
 )
 from spillway.places import var_folder
+from spillway.policy.automatic import forecast_for
 from spillway.policy.intake import LEAST_ROWS, rows_per_epoch
 from spillway.protocol.deferral import not_deferrable
 from spillway.protocol.limit import intake_held
@@ -245,7 +246,8 @@ class Stream:
         calendar_ = self.job.settings.calendar
         genesis = self.driver.state.genesis
         is_used = genesis.event_time is None and len(genesis.parents) == 1
-        if self.settings.spill.forecast == "off" or not calendar_ or not is_used:
+        forecast = forecast_for(self.settings.spill.forecast, self.job.settings.reactivation)
+        if forecast == "off" or not calendar_ or not is_used:
             return
         try:
             self.job.before = day_before(self.warehouse, self.driver.state, calendar_)
