@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -106,7 +108,8 @@ def of_days_that_change() -> list[str]:
     days = ("changing-swap", "changing-rotating", "changing-rotating-5")
     of = {day: [100 * each for each in shares(day, "productivity")] for day in days}
     brought = [max(each) - min(each) for each in of.values()]
-    ten, five = (max(shares(day, "expected-loss")) * 100 for day in days[1:])
+    sizes = [f"expected-loss, {size}" for size in ("30%", "10%", "5%", "2%")]
+    ten, five = (100 * max(share(day, each) for each in sizes) for day in days[1:])
     return [
         f"reaches {min(map(min, of.values())):.0f} to {max(map(max, of.values())):.0f} % of the",
         f"Smaller spills bring {min(brought):.0f} to {max(brought):.0f} points there",
@@ -155,24 +158,36 @@ def test_the_line_gives_at_least_what_lazy_disk_does_with_equal_spills() -> None
 
 
 def test_settings_and_decisions_have_the_figures_of_the_laboratory() -> None:
-    before: list[tuple[float, float]] = []
     back = [shares(f, "pooled")[0] - shares(f, "pooled, nothing comes back")[0] for f in POOLED]
+    known: dict[str, list[float]] = {}
     for figure in (each for each in KEPT if each.startswith("changing")):
-        own, alike, other = shares(figure, "as the system")[:3]
-        before.append((100 * (alike - own), 100 * (other - own)))
-        back.append(own - shares(figure, "expected-loss, 5%")[0])
-    alikes, others = zip(*before, strict=True)
-    found = [max(alikes), -min(alikes), -min(others), max(others)]
+        back.append(share(figure, "as the system") - share(figure, AWAY))
+        for name, day in product(("as the system", AWAY), ("such a day", "another day")):
+            points = 100 * (share(figure, f"{name}, by {day}") - share(figure, name))
+            known.setdefault(f"{name}, {day}", []).append(points)
+    assert {len(each) for each in known.values()} == {6}
+    found = [end(known[f"{name}, {day}"]) for name, day, end in SAID_OF_FORECASTS]
     whys = {name: str(each.json_schema_extra) for name, each in SpillSettings.model_fields.items()}
     assert f"gain up to {100 * max(back):.0f} points" in whys["reactivation"]
     # Differences of figures that are rounded: a tenth off at the most.
     said = [float(each) for each in re.findall(r"\d+\.\d", whys["forecast"])]
-    assert said == pytest.approx(found, abs=0.1)
-    assert len(before) == 6
+    assert said == pytest.approx([abs(each) for each in found], abs=0.1)
     record = (ROOT / "docs/decisions/0032-what-the-day-before-says.md").read_text()
     assert "six days that change" in record
-    for words in ("%.1f points more", "is %.1f points less", "%.1f points less to", "less to %.1f"):
-        assert words % said.pop(0) in record
+    for each in said:
+        assert f"{each:.1f} points" in record
+
+
+AWAY = "expected-loss, 5%"
+SAID_OF_FORECASTS: tuple[tuple[str, str, Callable[[list[float]], float]], ...] = (
+    (AWAY, "such a day", min),
+    (AWAY, "such a day", max),
+    (AWAY, "another day", min),
+    (AWAY, "another day", max),
+    ("as the system", "such a day", min),
+    ("as the system", "such a day", max),
+)
+"""In the order in which the setting's text says them."""
 
 
 def test_the_ceiling_is_as_tight_as_the_decision_says() -> None:
