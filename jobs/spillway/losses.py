@@ -131,7 +131,9 @@ def _of_the_open_session(
     """Write the command. Asked again, it is answered and not repeated."""
     session, names = state.session, sorted(state.end)
     try:
-        problem = changed_topics(state.topics, view.topics(names)) or _ends_early(view, state)
+        beginning, early = view.beginning_offsets(names), _ends_early(view, state)
+        # Asked last: if the topics are the same, those were their offsets.
+        problem = changed_topics(state.topics, view.topics(names)) or early
     except TopicMissing as error:
         problem = f"{error.what} any more"
     if problem:
@@ -139,7 +141,6 @@ def _of_the_open_session(
             f"{problem}: its offsets mean other rows now, or none, and the stream cannot go on. "
             "Make the day again in a new warehouse.root; see the runbook, `Make a day again`"
         )
-    beginning = view.beginning_offsets(names)
     asked = obey_losses(state, unseen(state, warehouse.commands.unseen(state))).lost_to
     gone = gone_from(state, beginning)
     lost_to = greater(asked, gone)

@@ -12,6 +12,8 @@ from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from spillway.processes import process_identity, process_runs
+
 LOOK_S = 1.0
 """How often a process looks whether the one that it works for is there."""
 
@@ -24,7 +26,7 @@ class WorkerProcesses(ProcessPoolExecutor):
         # Not forked from here: that would copy the locks of other threads as they happen to be.
         self._noted = _Noted()
         self._noted.set_forkserver_preload([module])
-        super().__init__(number, self._noted, _begin, (os.getpid(), begin, given))
+        super().__init__(number, self._noted, _begin, (process_identity(), begin, given))
 
     def end(self) -> None:
         """Begin nothing more, and end what is under way: its callers get `BrokenProcessPool`."""
@@ -57,20 +59,24 @@ def keep_freed_memory() -> None:
     np.empty(16 << 20, np.uint8)
 
 
-def _begin(parent: int, begin: Callable[..., None], given: tuple[Any, ...]) -> None:
+def _begin(parent: str, begin: Callable[..., None], given: tuple[Any, ...]) -> None:
     os.environ["POLARS_MAX_THREADS"] = "1"  # the processes are as many as the cores
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever began the work ends it
     _ends_with(parent)  # nor does it go on when that was killed
     begin(*given)
 
 
-def _ends_with(parent: int) -> None:
-    """End this process once another is gone: the server that forked it does not."""
+def _ends_with(parent: str) -> None:
+    """End this process once another is gone: the server that forked it does not.
+
+    `parent`: its `process_identity`, for another process may get its number; empty where the kernel
+    does not tell.
+    """
 
     def watch() -> None:
-        while os.path.exists(f"/proc/{parent}"):
+        while process_runs(parent) is not False:
             time.sleep(LOOK_S)
         os._exit(1)
 
-    if os.path.exists("/proc"):
+    if parent:
         threading.Thread(target=watch, name="parent", daemon=True).start()

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, unquote
 
 from pydantic import SecretStr
 
@@ -165,7 +166,11 @@ def _pieces(secret: str) -> Iterator[str]:
     spelt = (each(secret)[1:-1] for each in (repr, ascii, json.dumps))
     # A signature of a URL is shown as the URL has it, alone or with what stands beside it.
     parts = [part.partition("=")[2] or part for part in secret.lstrip("?").split("&")]
-    in_urls = [spell(each, safe="") for each in (secret, *parts) for spell in (quote, quote_plus)]
-    for piece in (secret, *spelt, *quoted, *words, *parts, *in_urls):
+    read = [unquote(part) for part in parts]
+    each_way = (secret, *parts, *read)
+    in_urls = [spell(each, safe="") for each in each_way for spell in (quote, quote_plus)]
+    # A name and a password of HTTP travel so.
+    encoded = b64encode(secret.encode()).decode()
+    for piece in (secret, *spelt, *quoted, *words, *parts, *read, *in_urls, encoded):
         if len(piece) >= _LEAST and not _JAAS_WORDS.fullmatch(piece):
             yield piece

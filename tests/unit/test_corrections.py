@@ -243,7 +243,7 @@ def test_a_correction_that_is_too_large(tmp_path: Path, monkeypatch: pytest.Monk
     path = lines(tmp_path / "stock.jsonl", *[message("stock")] * 9)
     assert len(from_file(path, None, PLANS).topics) == 9
     monkeypatch.setattr("spillway.corrections.rows.MOST_BYTES", 100)
-    with pytest.raises(CorrectionRefused, match="takes 100 B: add them in parts"):
+    with pytest.raises(CorrectionRefused, match="more than 100 B of messages"):
         from_file(path, None, PLANS)
 
 

@@ -38,7 +38,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "spillway.private": (set(), set()),
     "spillway.allocators": (set(), {"pyarrow"}),
     "spillway.processes": (set(), set()),
-    "spillway.worker_processes": (set(), {"numpy"}),
+    "spillway.worker_processes": ({"processes"}, {"numpy"}),
     "spillway.places": (set(), {"platformdirs"}),
     "spillway.jars": ({"places"}, set()),
     "spillway.dag_files": (set(), set()),

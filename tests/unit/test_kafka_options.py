@@ -13,7 +13,7 @@ from spillway.kafka import backlog, reading
 from spillway.kafka.backlog import BacklogReader
 from spillway.kafka.client import KafkaUnavailable
 from spillway.kafka.last import last_committed
-from spillway.kafka.options import OptionError, python_options
+from spillway.kafka.options import OptionError, check_files, python_options
 from spillway.kafka.reading import TopicReader
 from spillway_schemas.secret import Options
 
@@ -97,6 +97,18 @@ def test_pem_stores_are_files():
 def test_what_cannot_be_translated_is_refused(options, message):
     with pytest.raises(OptionError, match=message):
         python_options(options, "consumer")
+
+
+def test_acks_are_all_or_a_number():
+    assert python_options({"acks": "1"}, "producer") == {"acks": 1}
+    with pytest.raises(OptionError, match="acks must be a number"):
+        python_options({"acks": "one"}, "producer")
+
+
+@pytest.mark.parametrize("name", ["ssl.truststore.location", "ssl.keystore.location"])
+def test_a_folder_is_no_store(name, tmp_path):
+    with pytest.raises(OptionError, match=f"{name} = .* is a folder: name the PEM file"):
+        check_files({name: str(tmp_path)})
 
 
 @pytest.mark.parametrize(

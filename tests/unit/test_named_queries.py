@@ -247,7 +247,7 @@ def test_secrets_of_each_are_kept(two: Path) -> None:
         assert [found.name for found in given.readable(each())] == ["trades", "quotes"]
         assert told("of-trades, of-quotes") == "(hidden), (hidden)"
     given.settings(query="quotes")
-    assert told("a@b of-quotes") == "a@b (hidden)"
+    assert told("a@b of-quotes, of-trades") == "a@b (hidden), (hidden)"
     given.before_the_command(None, [])
 
 

@@ -57,3 +57,31 @@ def test_a_process_of_another_user_may_be_hidden(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("os.kill", kill)
     assert process_runs(identity) is None
+
+
+WORKER = """
+import sys, time
+from spillway import worker_processes
+worker_processes.LOOK_S = 0.05
+worker_processes._ends_with(sys.argv[1])
+print("working", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("is_another", [False, True], ids=["ended", "its number is another's"])
+def test_a_worker_ends_with_the_process_that_it_works_for(is_another: bool) -> None:
+    with subprocess.Popen(["sleep", "60"]) as parent:
+        identity = process_identity(parent.pid)
+        if is_another:
+            identity = identity.rpartition(" ")[0] + " 1"
+        with subprocess.Popen(
+            [sys.executable, "-c", WORKER, identity], stdout=subprocess.PIPE
+        ) as worker:
+            assert worker.stdout is not None
+            if not is_another:
+                assert worker.stdout.readline() == b"working\n"
+                parent.kill()
+                parent.wait()
+            assert worker.wait(10) == 1
+        parent.kill()

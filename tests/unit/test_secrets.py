@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
+import re
 import subprocess
 import time
 import traceback
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote, quote_plus
@@ -389,9 +391,22 @@ def test_json_shows_what_is_harmless(tmp_path: Path, capsys: pytest.CaptureFixtu
     }
 
 
-def test_a_signature_of_a_url_is_hidden_as_the_url_has_it() -> None:
+def in_small_letters(text: str) -> str:
+    """As some tools write what a URL escapes."""
+    return re.sub("%..", lambda found: found[0].lower(), quote(text, safe=""))
+
+
+@pytest.mark.parametrize("given", [str, quote, in_small_letters])
+def test_a_signature_of_a_url_is_hidden_as_the_url_has_it(given: Callable[[str], str]) -> None:
     signature = "Zm9v+YmFy/c2VjcmV0MTIzNDU2Nzg5MA=="
-    options = {"azure_storage_sas_token": SecretStr(f"?sv=2022-11-02&sig={signature}&se=2030")}
+    token = f"?sv=2022-11-02&sig={given(signature)}&se=2030"
+    options = {"azure_storage_sas_token": SecretStr(token)}
     for spelt in (signature, quote(signature, safe=""), quote_plus(signature)):
         said = hide(f"GET /c?comp=list&sig={spelt}&timeout=30 failed", options)
         assert said == "GET /c?comp=list&sig=(hidden)&timeout=30 failed"
+
+
+def test_a_login_is_hidden_as_http_sends_it() -> None:
+    header = b64encode(b"ann:river-bank").decode()
+    options = {"basic.auth.user.info": SecretStr("ann:river-bank")}
+    assert hide(f"sent 'Authorization: Basic {header}'", options).endswith("Basic (hidden)'")

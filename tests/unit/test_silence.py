@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from py4j.protocol import Py4JError
 
 from spillway.stream import placement as placing
 from spillway.stream import silence
@@ -106,6 +107,26 @@ def test_a_job_that_ends_as_a_host_answers_tells_that_it_does(
             monkeypatch.setattr(placing, "HOSTS_LOOK_S", 60)
             here.set()
     assert [text.split()[:2] for text in told] == [["b", "has"], ["b", "answers"]][: 1 + back]
+
+
+def test_a_watcher_outlives_a_spark_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once told, it goes on looking: a host that is gone is still seen."""
+    answers_from = iter([ConnectionRefusedError("no JVM"), Py4JError("later"), None])
+    told, cancelled = list[str](), threading.Event()
+
+    class Deaf(Listening):
+        def _listening(self) -> list[str]:
+            if (error := next(answers_from, None)) is not None:
+                raise error
+            return ["b:2"]
+
+    monkeypatch.setattr(placing, "HOSTS_LOOK_S", 0.01)
+    with Deaf(None, False, {0: "a"}, away_s=0.0).watched(cancelled.set, told.append):
+        assert cancelled.wait(10)
+    assert [text.split(":")[0] for text in told] == [
+        "Spark does not say which hosts are there",
+        "a has had no executor for 0 s",
+    ]
 
 
 def test_a_short_job_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

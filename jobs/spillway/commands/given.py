@@ -99,8 +99,6 @@ def named_settings() -> list[NamedSettings]:
     with suppress(SettingsError):  # no query beside those
         if found and not (own := settings()).name:
             found.insert(0, (own.shown_name, own))
-    if every := readable(found):
-        keep_secret(*(table for each in every for table in (each.secrets, each.registry.options)))
     return found
 
 

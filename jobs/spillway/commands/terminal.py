@@ -35,8 +35,9 @@ _secrets: list[Mapping[str, SecretStr]] = []
 
 
 def keep_secret(*tables: Mapping[str, SecretStr]) -> None:
-    """Show nothing of these settings' secrets from now on."""
-    _secrets[:] = tables
+    """Show nothing of these settings' secrets from now on, nor of those of before: a command may
+    read the settings of one query after those of another."""
+    _secrets.extend(each for each in tables if each and each not in _secrets)
 
 
 def say(text: str) -> None:

@@ -165,10 +165,10 @@ def _topic(name: str, plans: Sequence[StreamPlan]) -> str:
 def check(rows: Correction, plans: Sequence[StreamPlan], source: str) -> None:
     """Raise `CorrectionRefused` where a row is no message of a stream's contract. `source`: the
     file or topic, for people."""
-    if (size := rows.values.nbytes) > MOST_BYTES:
+    if rows.values.nbytes > MOST_BYTES:
         raise CorrectionRefused(
-            f"{source} has {bytes_text(size)} of messages, and a correction takes "
-            f"{bytes_text(MOST_BYTES)}: add them in parts"
+            f"{source} has more than {bytes_text(MOST_BYTES)} of messages, the most that a "
+            "correction takes: add them in parts"
         )
     known = {plan.topic for plan in plans}
     problems: dict[int, str] = {}

@@ -85,7 +85,11 @@ def check_files(options: Options) -> None:
     opened = revealed(options)
     for name in ("ssl.truststore.location", "ssl.keystore.location"):
         path = opened.get(name)
-        if path is not None and not os.access(path, os.R_OK):
+        if path is None:
+            continue
+        if os.path.isdir(path):
+            raise OptionError(f"kafka.options: {name} = {path!r} is a folder: name the PEM file")
+        if not os.access(path, os.R_OK):
             is_there = "cannot be read by this user" if os.path.exists(path) else "is not there"
             raise OptionError(f"kafka.options: {name} = {path!r} {is_there}")
     path = opened.get("ssl.keystore.location")
@@ -164,8 +168,8 @@ def _typed(name: str, value: str, default: Any) -> Any:
             raise OptionError(f"kafka.options: {name} must be true or false")
         return value.lower() == "true"
     if isinstance(default, int | float) or name.endswith((".ms", ".bytes")):
-        if name == "acks":
-            return value if value == "all" else int(value)
+        if name == "acks" and value == "all":
+            return value
         try:
             return int(value)
         except ValueError:

@@ -36,6 +36,10 @@ from spillway_schemas.scenario import Scenario
 from spillway_schemas.topic_name import topic_name
 
 PIECE_ROWS = 20_000
+PIECE_BYTES = 16 << 20
+"""Rows are read in pieces of so many, or of so many bytes and one row."""
+MOST_LINE_BYTES = 64 << 20
+"""No message of Kafka's is as long; a file without line ends is."""
 
 
 class RecordingError(ValueError):
@@ -99,10 +103,34 @@ def _json_name(path: Path) -> str | None:
 def _from_json(path: Path, topic: str | None) -> Iterator[Piece]:
     fallback = topic or _json_name(path) or ""
     with _opened(path) as file:
-        lines = ((n, line) for n, line in enumerate(file, 1) if line.strip())
-        while some := list(islice(lines, PIECE_ROWS)):
+        lines = _lines(path, file)
+        while some := _piece_of(lines):
             rows = [_json_row(path, n, line, fallback) for n, line in some]
             yield _piece(rows, np.array([n for n, _ in some], dtype=np.int64))
+
+
+def _lines(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """The lines that have anything, with their numbers. Raises RecordingError."""
+    for n, line in enumerate(iter(lambda: file.readline(MOST_LINE_BYTES + 1), b""), 1):
+        if len(line) > MOST_LINE_BYTES:
+            raise RecordingError(
+                f"{path}:{n}: the line is longer than {MOST_LINE_BYTES >> 20} MiB: each message "
+                "needs a line of its own"
+            )
+        if line.strip():
+            yield n, line
+
+
+def _piece_of(lines: Iterator[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    """The next of them."""
+    found: list[tuple[int, bytes]] = []
+    size = 0
+    for n, line in islice(lines, PIECE_ROWS):
+        found.append((n, line))
+        size += len(line)
+        if size >= PIECE_BYTES:
+            break
+    return found
 
 
 @contextlib.contextmanager
@@ -184,7 +212,7 @@ def _from_parquet(path: Path, topic: str | None) -> Iterator[Piece]:
 
     with pq.ParquetFile(path) as file:
         line = 1
-        for batch in file.iter_batches(PIECE_ROWS):
+        for batch in file.iter_batches(_rows_a_piece(file.metadata)):
             lines = np.arange(line, line + len(batch))
             line += len(batch)
             if {"topic", "value"} <= set(batch.schema.names):
@@ -192,6 +220,14 @@ def _from_parquet(path: Path, topic: str | None) -> Iterator[Piece]:
             else:
                 found = (_parquet_message(topic or path.stem, row) for row in batch.to_pylist())
                 yield _piece(found, lines)
+
+
+def _rows_a_piece(file: Any) -> int:
+    """So many rows have `PIECE_BYTES`, by the metadata of a file whose rows are of one kind."""
+    groups = [file.row_group(n) for n in range(file.num_row_groups)]
+    size: int = sum(each.total_byte_size for each in groups)
+    rows: int = file.num_rows
+    return min(PIECE_ROWS, max(1, PIECE_BYTES * rows // max(size, 1)))
 
 
 def _records(path: Path, batch: Any, lines: npt.NDArray[np.int64]) -> Piece:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from py4j.protocol import Py4JError
+
 from spillway.stream.silence import HOST_SILENT_S, SilentHosts, addresses, answers
 
 HOSTS_LOOK_S = 1.0
@@ -98,10 +100,20 @@ class Placement:
 
         def watch() -> None:
             here = began = time.monotonic()
+            blind = False
             while not over.wait(HOSTS_LOOK_S):
-                if time.monotonic() - began >= HOST_SILENT_S:
-                    hear(self.hosts.values(), over)
-                alive = set(self.executors())
+                try:
+                    if time.monotonic() - began >= HOST_SILENT_S:
+                        hear(self.hosts.values(), over)
+                    alive = set(self.executors())
+                except (Py4JError, OSError) as error:  # the JVM ends, or has no answer in time
+                    if not blind and not over.is_set():
+                        tell(
+                            f"Spark does not say which hosts are there: {error}. It is asked again"
+                        )
+                    blind = True
+                    continue
+                blind = False
                 if alive.issuperset(self.hosts.values()):
                     here = time.monotonic()
                 elif time.monotonic() - here >= self.away_s:
@@ -121,7 +133,8 @@ class Placement:
             over.set()
             watcher.join()
         if silent.told:  # the job has ended between two looks, perhaps because one answered
-            hear(tuple(silent.told), threading.Event())
+            with contextlib.suppress(Py4JError, OSError):
+                hear(tuple(silent.told), threading.Event())
 
     def _answers(self, hosts: Iterable[str], enough: threading.Event) -> dict[str, bool]:
         """Whether those of the hosts answer that have an executor. The rest of them are left out

@@ -7,10 +7,10 @@ job refuses to start when one of them has another value.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +99,7 @@ class SettingsRefused(Exception):
     exit_code = USAGE
 
 
-@contextmanager
+@contextlib.contextmanager
 def spark_on_demand(
     master: str, name: str, on_stop: Callable[[], None] = lambda: None
 ) -> Iterator[Callable[[], Any]]:
@@ -175,9 +175,16 @@ def spark_session(
 
 def _leave_sigterm_to_us(spark: Any) -> None:
     """Have the driver's JVM ignore SIGTERM, as pyspark has it ignore SIGINT: who ends a process
-    group means this process, which ends its epoch first, and then the JVM."""
+    group means this process, which ends its epoch first, and then the JVM.
+
+    A JVM with `-Xrs` leaves signals to the system, and cannot be asked. It ends at once, and its
+    epoch is read again, as after any other kill.
+    """
+    from py4j.protocol import Py4JJavaError
+
     java = spark.sparkContext._jvm.sun.misc
-    java.Signal.handle(java.Signal("TERM"), java.SignalHandler.SIG_IGN)
+    with contextlib.suppress(Py4JJavaError):
+        java.Signal.handle(java.Signal("TERM"), java.SignalHandler.SIG_IGN)
 
 
 def refuse_wrong(values: dict[str, str]) -> None:
