@@ -94,6 +94,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, N
     items[:] = long_files_first(items, [each.nodeid.partition("::")[0] for each in items], workers)
 
 
+@pytest.fixture(autouse=True)
+def _no_secrets_of_other_tests() -> Iterator[None]:
+    """A command hides the secrets of all settings that its process has read: here those of other
+    tests, whose words would be missing in this one's output."""
+    yield
+    if (terminal := sys.modules.get("spillway.commands.terminal")) is not None:
+        terminal._secrets.clear()
+
+
 @pytest.fixture(scope="session")
 def jars() -> None:
     """The locked jars are there."""

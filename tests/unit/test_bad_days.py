@@ -115,6 +115,12 @@ def test_an_attempt_without_a_file_to_open_is_the_last_and_says_what_to_do(raise
     assert told.count("raise the limit (`ulimit -n`)") == 1
 
 
+def test_a_job_that_somebody_cancelled_is_told_as_that() -> None:
+    """Who cancelled it has said why; Spark's own text is its plan and a stack."""
+    text = "[SPARK_JOB_CANCELLED] Job 7 cancelled as part of cancellation of all jobs\n\tat x.y"
+    assert first_lines(RuntimeError(text), {}) == "its Spark job was cancelled"
+
+
 def test_checkpoints_that_cannot_be_removed_hide_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

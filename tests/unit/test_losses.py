@@ -174,6 +174,7 @@ def test_nothing_is_accepted_that_is_not_lost(
         accept(w, "2026-01-07")
     with pytest.raises(AnotherQuery):
         accept(w, fingerprint="other")
+    w.sessions.append(SessionEvent(session=DAY, event="cleaned"))
     w.sessions.append(SessionEvent(session=DAY, event="verified", complete=True))
     with pytest.raises(LossRefused, match="is proved complete"):
         accept(w)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from spillway.cli import main
-from spillway.commands import given, terminal
+from spillway.commands import given
 from spillway.plain import plain
 from spillway.stream.progress import in_short
 from spillway.tables import SessionEvent
@@ -511,7 +511,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         if name.startswith("SPILLWAY_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
-    monkeypatch.setattr(terminal, "_secrets", [])
     return tmp_path
 
 

@@ -239,13 +239,17 @@ def test_status_of_all_ends_as_that_of_each_where_none_is_seen(
 def test_secrets_of_each_are_kept(two: Path) -> None:
     text = two.read_text()
     for name in ("trades", "quotes"):
-        key = f'warehouse.options.aws_secret_access_key = "of-{name}"'
-        text = text.replace(f"[queries.{name}]\n", f"[queries.{name}]\n{key}\n")
+        keys = (
+            f'warehouse.options.aws_secret_access_key = "of-{name}"\n'
+            f'registry.options."basic.auth.user.info" = "{name}:at-{name}"\n'
+        )
+        text = text.replace(f"[queries.{name}]\n", f"[queries.{name}]\n{keys}")
     two.write_text(text)
     given.before_the_command(two, [])
     for each in (given.each_settings, given.named_settings):
         assert [found.name for found in given.readable(each())] == ["trades", "quotes"]
         assert told("of-trades, of-quotes") == "(hidden), (hidden)"
+        assert "at-" not in told("trades:at-trades, quotes:at-quotes")
     given.settings(query="quotes")
     assert told("a@b of-quotes, of-trades") == "a@b (hidden), (hidden)"
     given.before_the_command(None, [])

@@ -20,7 +20,6 @@ from pydantic import SecretStr
 
 import spillway.cli as cli
 import spillway_airflow.alerts as alerts
-from spillway.commands import terminal
 from spillway.engine.groups import GroupMap
 from spillway.kafka.client import told
 from spillway.kafka.options import OptionError, python_options
@@ -105,7 +104,6 @@ def is_free_of_it(text: str) -> bool:
 @pytest.fixture(autouse=True)
 def nothing_is_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SPILLWAY_VAR", str(tmp_path / "var"))
-    monkeypatch.setattr(terminal, "_secrets", [])
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
