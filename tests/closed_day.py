@@ -167,6 +167,7 @@ class ClosedDay:
         with (
             patch.object(job, "demand_listener", lambda _: None),
             patch.object(job, "cluster", lambda *_: nullcontext(None)),
+            patch.object(job, "demand_cluster", lambda *_: None),
             patch.object(job, "input_gone", lambda *_: self.lost),
             patch.object(job, "salts", lambda _, slots: tuple(range(100, 100 + slots))),
             patch.object(job, "parts_added", self._parts_added),
@@ -178,6 +179,7 @@ class ClosedDay:
         with (
             patch.object(proof, "demand_listener", lambda _: None),
             patch.object(proof, "cluster", lambda *_: nullcontext(None)),
+            patch.object(proof, "demand_cluster", lambda *_: None),
             patch.object(proof, "input_losses", lambda *_: []),
             patch.object(tasks, "read_messages", self.chunks),
         ):

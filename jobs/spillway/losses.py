@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from spillway.clock import Clock, rfc3339
 from spillway.kafka.client import KafkaCluster, TopicMissing, cluster, demand_listener
-from spillway.kafka.held import InputLoss, input_losses
+from spillway.kafka.held import InputLoss, demand_cluster, input_losses
 from spillway.protocol.deferral import deferred_rows
 from spillway.protocol.limit import intake_held
 from spillway.protocol.losses import gone_from, lost_ranges, obey_losses
@@ -95,12 +95,7 @@ def accept_loss(
         raise LossRefused(f"{session} is proved complete: its input is no longer needed")
     demand_listener(bootstrap)
     with cluster(bootstrap, client) as view:
-        if view.cluster_id() != state.genesis.cluster_id:
-            raise LossRefused(
-                f"{bootstrap} is another Kafka cluster than the one that {session} was read from "
-                f"({state.genesis.cluster_id}): it cannot say what is gone. Check "
-                "kafka.bootstrap_servers"
-            )
+        demand_cluster(view, state.genesis.cluster_id, bootstrap)
         if is_open:
             return _of_the_open_session(view, warehouse, state, reason, by, clock())
         losses = _losses(view, warehouse, genesis, state.sealed[session])

@@ -16,8 +16,9 @@ from zoneinfo import ZoneInfo
 from spillway import calendar
 from spillway.clock import Clock, rfc3339
 from spillway.kafka.client import cluster, demand_listener
+from spillway.kafka.held import demand_cluster
 from spillway.protocol.seal import already, not_sealable, not_withdrawable, pending_after
-from spillway.protocol.state import JournalState
+from spillway.protocol.state import JournalState, changed_topics
 from spillway.report.words import span_text
 from spillway.tables import NothingYet, Warehouse, opened
 from spillway_schemas.commands import SealCommand, WithdrawCommand
@@ -62,8 +63,7 @@ def request_seal(
     now_ms = clock()
     at_ms = _moment(settings, session, at, now_ms)
     # Where the stream has read to when it obeys: no session ends before that.
-    topics = sorted(topic.name for topic in state.topics)
-    offsets = state.end if at == "read" else _end(settings, topics, at_ms)
+    offsets = state.end if at == "read" else _end(settings, state, at_ms)
     rule = at if at_ms is None else f"{at} {rfc3339(at_ms)}"
     warehouse.commands.append(
         SealCommand(
@@ -140,10 +140,21 @@ def _pending(warehouse: Warehouse, state: JournalState, settings: Settings) -> S
     return pending_after(state, warehouse.commands.unseen(state), after)
 
 
-def _end(settings: Settings, topics: list[str], at_ms: int | None) -> Offsets:
-    demand_listener(settings.kafka.bootstrap_servers)
-    with cluster(settings.kafka.bootstrap_servers, settings.kafka.options) as view:
-        return view.end_offsets(topics) if at_ms is None else view.offsets_for_time(topics, at_ms)
+def _end(settings: Settings, state: JournalState, at_ms: int | None) -> Offsets:
+    """Where the topics end, or were at a time. Raises `SealRefused` where they are not those that
+    the stream reads, and `AnotherCluster`: their offsets would cut the session anywhere."""
+    bootstrap, topics = settings.kafka.bootstrap_servers, sorted(t.name for t in state.topics)
+    demand_listener(bootstrap)
+    with cluster(bootstrap, settings.kafka.options) as view:
+        demand_cluster(view, state.genesis.cluster_id, bootstrap)
+        found = view.end_offsets(topics) if at_ms is None else view.offsets_for_time(topics, at_ms)
+        # Asked last: if the topics are the same, those were their offsets.
+        if problem := changed_topics(state.topics, view.topics(topics)):
+            raise SealRefused(
+                f"{problem}: its offsets mean other rows now, and cannot end a session. "
+                "See the runbook, `A topic was deleted`"
+            )
+    return found
 
 
 def _moment(settings: Settings, session: str, at: str, now_ms: int) -> int | None:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from spillway.kafka.client import TopicProblem, cluster, demand_listener
+from spillway.kafka.held import demand_cluster
 from spillway.protocol.offsets import padded
 from spillway.protocol.state import JournalState, changed_topics
 from spillway_schemas.query import Query, load_query
@@ -105,11 +106,13 @@ def look(
     warehouse's, as `journaled` gives it.
 
     Raises `KafkaUnavailable`, `TopicProblem` when the cluster refuses, or where one that does not
-    exist was read (then none is made), `OptionError`.
+    exist was read (then none is made), `AnotherCluster`, `OptionError`.
     """
     names = sorted(query.topics)
     demand_listener(settings.kafka.bootstrap_servers)
     with cluster(settings.kafka.bootstrap_servers, settings.kafka.options) as view:
+        if state is not None:
+            demand_cluster(view, state.genesis.cluster_id, settings.kafka.bootstrap_servers)
         existing = set(view.existing_topics())
         missing = [name for name in names if name not in existing]
         if create and (problem := gone(settings, state, missing)):

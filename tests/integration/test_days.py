@@ -487,7 +487,7 @@ def rows_of(day: Day) -> int:
     return sum(sum(count["rows"]) for entry in day.journal.epochs() for count in entry["read"])
 
 
-NO_SPACE = "no space is left: free some there, or choose another place in the settings"
+NO_SPACE = "no space is left: free some there, or enlarge the disk"
 
 
 @pytest.mark.soak

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,13 +16,14 @@ from spillway.protocol.plan import plan_epoch
 from spillway.protocol.state import JournalState, replay
 from spillway.stream import commands as source
 from spillway.stream import supervised
-from spillway.stream.boundary import DueClose, due_close, never_closes
+from spillway.stream.boundary import DueClose, due_close, has_no_close, never_closes
 from spillway.stream.genesis import StartRefused, first_entry
 from spillway.stream.run import Wanted, Watcher
 from spillway.stream.service import Stream
 from spillway.stream.supervised import EpochHooks, SupervisedQuery
 from spillway_schemas.journal import Epoch, Offsets, SlotTotals, Topic
 from spillway_schemas.query import load_query
+from spillway_schemas.setting_fields import SessionSettings
 from spillway_schemas.settings import Settings, load_settings
 from tests.commands import outcome_of
 from tests.protocol_entries import claim, ends, epoch, genesis, seal, sealed, withdrawing
@@ -118,6 +120,26 @@ def test_a_day_without_a_close_is_said_to_have_none() -> None:
     assert never_closes(open_state(SUNDAY), "XNYS") == (
         f"{SUNDAY} is not a trading day of XNYS: end it with `spillway seal --session {SUNDAY}`"
     )
+
+
+def test_that_a_day_has_no_close_is_said_to_who_ends_days_by_hand() -> None:
+    assert has_no_close(open_state(EARLY), "XNYS") is None
+    says = f"{SUNDAY} is not a trading day of XNYS: `spillway seal --at close` cannot end it"
+    assert has_no_close(open_state(SUNDAY), "XNYS") == says
+
+
+@pytest.mark.parametrize(
+    ("boundary", "told"), [("calendar", "end it with"), ("command", "--at close")]
+)
+def test_a_stream_says_what_will_not_end_its_first_day(boundary: Any, told: str) -> None:
+    settings = Settings(session=SessionSettings(boundary=boundary, calendar="XNYS"))
+    troubles: list[str] = []
+    watcher = Watcher(on_trouble=troubles.append)
+    stream: Any = Stream(settings, load_query("symbol"), Wanted(), watcher, lambda: 0)
+    for day in (SUNDAY, EARLY):
+        stream.driver = SimpleNamespace(state=open_state(day))
+        stream._tell_never_closes()
+    assert [told in each for each in troubles] == [True]
 
 
 # --- the first session

@@ -100,7 +100,7 @@ def untouched(day: ClosedDay) -> None:
 def test_a_session_that_is_open_is_sent_rows_instead(day: ClosedDay) -> None:
     with (
         day.without_servers(),
-        pytest.raises(CorrectionRefused, match="For an open one, send the rows"),
+        pytest.raises(CorrectionRefused, match=f"{NEXT} is open: send the rows to their topic"),
     ):
         run_correction(
             lambda: None, day.warehouse, compile_query(QUERY).spec, NEXT, None, None,  # type: ignore
@@ -790,7 +790,7 @@ def test_whether_a_session_can_be_corrected_is_said_before_what_is_wrong_with_it
     )
     path = tmp_path / "stock.jsonl"
     path.write_text("no row\n")
-    for session, told in ((NEXT, "For an open one, send the rows"), (DAY, "line 1")):
+    for session, told in ((NEXT, f"{NEXT} is open: send the rows"), (DAY, "line 1")):
         words = ["--set", f"warehouse.root={day.root}", "correct", "--session", session]
         with day.without_servers():
             found = CliRunner().invoke(app, [*words, str(path), "--reason", "late"])

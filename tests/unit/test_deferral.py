@@ -383,6 +383,9 @@ class View:
         self.oldest, self.id, self.newest = oldest, id_, newest
         self.stable = newest if stable is None else stable
 
+    def cluster_id(self) -> str:
+        return "c"
+
     def topics(self, names: list[str]) -> list[Topic]:
         if not self.id:
             raise TopicMissing("no topic a")

@@ -30,7 +30,7 @@ from tests.protocol_entries import claim, genesis
 
 RESULTS = pa.schema([pa.field("session_date", pa.string()), pa.field("epoch", pa.int64())])
 THEN = "2026-01-05T14:00:00Z"
-FULL = "no space is left: free some there, or choose another place in the settings"
+FULL = "no space is left: free some there, or enlarge the disk"
 READ_ONLY = "the file system is read-only: choose a place that can be written"
 
 

@@ -74,7 +74,7 @@ from spillway.verify.proof import VerifyReport
 from spillway.verify.shown import verdict_table
 from spillway_schemas.corrections import Revision
 from spillway_schemas.filenames import data_name
-from spillway_schemas.journal import Claim
+from spillway_schemas.journal import Claim, Topic
 from spillway_schemas.losses import AcceptedLoss, LostRange
 from spillway_schemas.query import SHIPPED_QUERIES, query_of
 from spillway_schemas.scenario import load_scenario
@@ -339,6 +339,12 @@ def taken_over(_: Stage) -> None:
 
 class Ends:
     """A cluster that is asked where topics end."""
+
+    def cluster_id(self) -> str:
+        return "c"
+
+    def topics(self, names: list[str]) -> list[Topic]:
+        return [Topic(name=name, id=name, partitions=2) for name in names]
 
     def end_offsets(self, topics: list[str]) -> dict[str, list[int]]:
         return {topic: [96_000, 104_000] for topic in topics}

@@ -380,7 +380,7 @@ def begun(root: Path, query: Query) -> Warehouse:
             "(its id was then, now anew). Its offsets mean other rows now. Nothing was written. "
             "Name a new warehouse.root to begin again.",
         ),
-        (Broker(id="d"), "Kafka cluster d is not the one that the journal's offsets belong to"),
+        (Broker(id="d"), "127.0.0.1:1 is another Kafka cluster (d) than the one that the journal"),
         (Broker(first=8), "Kafka no longer holds review/0 from offset 7, where the journal ends"),
     ],
 )

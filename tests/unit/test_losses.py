@@ -16,6 +16,7 @@ from spillway.cli import app
 from spillway.commands.losses import accepted_lines
 from spillway.engine.join.results import result_schema
 from spillway.engine.spill.spillfile import spill_schema
+from spillway.kafka.client import AnotherCluster
 from spillway.losses import LossAnswer, LossRefused, accept_loss
 from spillway.protocol.entry import entry_of
 from spillway.protocol.plan import plan_epoch
@@ -137,11 +138,22 @@ def test_what_is_there_again_is_taken_back(day: SpilledDay, kafka: Callable[[int
     assert w.sessions.accepted_loss(DAY) is None
 
 
-def test_another_cluster_is_not_asked(day: SpilledDay, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spillway.losses.demand_listener", lambda _: None)
-    monkeypatch.setattr("spillway.losses.cluster", lambda *_: nullcontext(View(7, "other")))
-    with pytest.raises(LossRefused, match="b:1 is another Kafka cluster"):
-        accept(day.warehouse())
+def test_another_cluster_is_not_asked(
+    day: SpilledDay, kafka: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither what is lost nor what the proof would read."""
+    w = day.warehouse()
+    kafka(7, name="other")
+    with pytest.raises(AnotherCluster, match="b:1 is another Kafka cluster"):
+        accept(w)
+    monkeypatch.setattr("spillway.verify.proof.check_query", lambda *_: None)
+    w.sessions.append(SessionEvent(session=DAY, event="cleaned"))
+
+    class OfAny:
+        fingerprint = ""
+
+    with pytest.raises(AnotherCluster, match=r"check kafka\.bootstrap_servers"):
+        verify(lambda: pytest.fail("Spark"), w, OfAny(), DAY, bootstrap="b:1")  # type: ignore[arg-type]
 
 
 def test_a_day_that_is_as_complete_as_it_can_be_needs_nobody(day: SpilledDay) -> None:

@@ -13,15 +13,17 @@ import pytest
 
 from spillway import sealing
 from spillway.cli import main
+from spillway.kafka.client import AnotherCluster
 from spillway.processes import process_identity
 from spillway.sealing import SealRefused, TimeError, request_seal, request_withdrawal
 from spillway.tables import NothingYet, Warehouse, opened
 from spillway_schemas.commands import Command
-from spillway_schemas.journal import Claim, Epoch, Genesis, Offsets
+from spillway_schemas.journal import Claim, Epoch, Genesis, Offsets, Topic
 from spillway_schemas.settings import Settings, WarehouseSettings, load_settings
 from tests.protocol_entries import (
     DAY,
     NEXT,
+    TOPICS,
     claim,
     ends,
     epoch,
@@ -44,6 +46,19 @@ class Broker:
     """A cluster that is asked for offsets."""
 
     asked: ClassVar[list[int | None]] = []
+    id: ClassVar[str] = "c"
+    anew: ClassVar[dict[str, str]] = {}
+    """Ids of topics that were made anew."""
+
+    def cluster_id(self) -> str:
+        return self.id
+
+    def topics(self, names: Sequence[str]) -> list[Topic]:
+        return [
+            each.model_copy(update={"id": self.anew.get(each.name, each.id)})
+            for each in TOPICS
+            if each.name in names
+        ]
 
     def end_offsets(self, topics: Sequence[str]) -> Offsets:
         self.asked.append(None)
@@ -105,6 +120,22 @@ def test_at_read_is_where_the_stream_stands(place: Place, broker: list[int | Non
     [command] = place.commands()
     assert (command.offsets, command.at) == (ends(4, 4, 4), "read")  # type: ignore[union-attr]
     assert broker == [], "Kafka is not asked"
+
+
+def test_offsets_of_another_cluster_end_no_session(
+    place: Place, broker: list[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor those of a topic that was made anew. They would cut the day anywhere, for good."""
+    place.journal(*BEGUN)
+    monkeypatch.setattr(Broker, "id", "other")
+    with pytest.raises(AnotherCluster, match=r"another Kafka cluster \(other\) than the one"):
+        place.seal()
+    assert broker == []
+    monkeypatch.setattr(Broker, "id", "c")
+    monkeypatch.setattr(Broker, "anew", {"b": "id-c"})
+    with pytest.raises(SealRefused, match="topic b was deleted and created again"):
+        place.seal()
+    assert place.commands() == []
 
 
 def test_at_close_is_refused_before_close_and_grace(place: Place, broker: list[int | None]) -> None:

@@ -225,6 +225,12 @@ def test_old_sessions_are_left_out_when_nothing_of_them_is_missing(
     assert found.model_dump(exclude=told) == whole.model_dump(exclude=told)
 
 
+def shown(found: Status) -> str:
+    out = Console(file=io.StringIO(), width=120)
+    out.print(render(found, out), highlight=False)
+    return out.file.getvalue()
+
+
 def test_lag_is_known_only_when_every_topic_answers(settings, warehouse):
     made = make_day(5)
     fill_journal(warehouse, made.entries)
@@ -236,8 +242,10 @@ def test_lag_is_known_only_when_every_topic_answers(settings, warehouse):
     found = status(warehouse, settings, made.now(), ahead)
     assert [t.lag_rows for t in found.topics] == [10, 10, None]
     assert found.lag_rows is None
+    assert "unknown: Kafka has no topic review" in shown(found)
     found = status(warehouse, settings, made.now(), None)
     assert found.lag_rows is None
+    assert "unknown: Kafka does not answer, or lacks the topics" in shown(found)
     # A topic made anew, or offsets older than the journal's: not behind.
     found = status(warehouse, settings, made.now(), {t: [0, 0, 9] for t in TOPICS})
     assert found.lag_rows == 3 * 9
@@ -251,7 +259,7 @@ def test_a_broker_that_is_down_costs_no_time(tmp_path):
         overrides={"kafka.bootstrap_servers": f"127.0.0.1:{port}"}, environ={}
     )
     began = time.monotonic()
-    assert held_offsets(settings, ["stock"]) is None
+    assert held_offsets(settings, ["stock"], "c") is None
     assert time.monotonic() - began < 1.0
 
 
@@ -548,9 +556,7 @@ def test_a_slow_disk_is_named_by_what_the_newest_epoch_has_measured(settings, wa
     found = status(warehouse, settings, made.now(), None)
     told = "slow: the tables' (warehouse.root) took 15.0 s for an epoch's commits"
     assert found.slow_disks == stream(found, 1.0).slow_disks == told
-    out = Console(file=io.StringIO(), width=120)
-    out.print(render(found, out), highlight=False)
-    assert told in out.file.getvalue()
+    assert told in shown(found)
     # The next epoch finds it fast.
     fill_journal(warehouse, make_day(6).entries[-1:])
     assert status(warehouse, settings, made.now(), None).slow_disks == ""

@@ -32,8 +32,11 @@ class Broker:
     """As much of a cluster as is asked here."""
 
     def __init__(self, there: dict[str, int]) -> None:
-        self.there = there
+        self.there, self.id = there, "c"
         self.made: list[tuple[str, int, int]] = []
+
+    def cluster_id(self) -> str:
+        return self.id
 
     def existing_topics(self) -> list[str]:
         return sorted(self.there)
@@ -121,6 +124,19 @@ def begun(root: Path, *, read: str) -> None:
     journal.append(genesis(topics=known, start=start, inputs=3, written_at=at))
     journal.append(claim(1, 1, written_at=at))
     journal.append(epoch(2, 0, start | {read: [7]}, started_at=at, written_at=at))
+
+
+@pytest.mark.parametrize("flags", [(), ("--create",)])
+def test_topics_of_another_cluster_are_not_looked_at(
+    flags: tuple[str, ...], broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That they are missing there, or have other ids, says nothing of the journal's."""
+    begun(tmp_path, read="review")
+    broker.id = "d"
+    code, _, told = spillway(capsys, *flags, root=tmp_path)
+    assert code == 3
+    assert f"{SERVER} is another Kafka cluster (d) than the one" in told
+    assert not broker.made
 
 
 @pytest.mark.parametrize("flags", [(), ("--create",)])

@@ -34,7 +34,7 @@ from spillway.engine.wire.blocks import (
     from_batch,
 )
 from spillway.kafka.client import cluster, demand_listener
-from spillway.kafka.held import input_gone
+from spillway.kafka.held import demand_cluster, input_gone
 from spillway.protocol.deferral import UNREADABLE, rows_to_read
 from spillway.protocol.offsets import rows_between
 from spillway.protocol.recovery import Deferred, InputChanged, Restore, check_restored
@@ -48,6 +48,7 @@ from spillway_schemas.filenames import cleanup_name
 from spillway_schemas.journal import (
     EventTime,
     FileRecord,
+    Genesis,
     PartitionCount,
     Prefix,
     Record,
@@ -71,12 +72,13 @@ class TopicSource:
         """The same, of these topics alone: see `MessageSource.identified`."""
         return replace(self, messages=self.messages.identified(topics))
 
-    def check(self, topics: Iterable[Topic], again: Restore) -> None:
-        """Raise `InputChanged` unless Kafka holds all that is to be read. `topics`: as the journal
-        knows them."""
+    def check(self, genesis: Genesis, again: Restore) -> None:
+        """Raise `InputChanged` unless Kafka holds all that is to be read of a session that ran so,
+        and `AnotherCluster`."""
         demand_listener(self.messages.bootstrap)
         with cluster(self.messages.bootstrap, self.messages.client) as view:
-            problem = input_gone(view, topics, again.read_from, again.read_to)
+            demand_cluster(view, genesis.cluster_id, self.messages.bootstrap)
+            problem = input_gone(view, genesis.topics, again.read_from, again.read_to)
         if problem:
             raise InputChanged(
                 f"{UNREADABLE}: {problem}. Nothing was written; bring the topic's messages back "

@@ -139,7 +139,7 @@ def run_cleanup(
     if again is not None and warehouse.deferred_applied(session) < 0:
         if source is None:
             raise CleanupRefused(f"rows of {session} are only in Kafka, and nobody has said where")
-        source.check(work.genesis.topics, again)
+        source.check(work.genesis, again)
     streams = source.streams if source is not None else ()
     work.doubtful(warehouse, spec.root, streams)  # refuses before Spark starts
     committed = 0
@@ -247,7 +247,7 @@ def commit_deferred(
         mine = source.identified(genesis.topics)
         files = read_deferred(start_spark(), spec, mine, again, genesis.event_time, place)
     except Exception:
-        source.check(genesis.topics, again)  # it may have gone while it was read
+        source.check(genesis, again)  # it may have gone while it was read
         raise
     warehouse.apply_deferred(session, files)
 

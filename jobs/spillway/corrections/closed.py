@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from spillway.corrections.rows import CorrectionRefused
 from spillway.protocol.closed import whole_session
 from spillway.protocol.recovery import Restore
-from spillway.protocol.seal import not_sealed
+from spillway.protocol.seal import not_sealed, pending_after
 from spillway.protocol.state import JournalState, check_query, genesis_of
 from spillway.sealed_input.timing import Timing, timing_of
 from spillway.tables import NothingYet, Warehouse
@@ -43,11 +43,14 @@ def closed_session(warehouse: Warehouse, session: str, fingerprint: str) -> Clos
     state = warehouse.journal.state()
     if state is None:
         raise NothingYet(warehouse.place.path())
-    if problem := not_sealed(state, session, warehouse.commands.unseen(state)):
-        raise CorrectionRefused(
-            f"{problem}. Only a closed session can be corrected. "
-            "For an open one, send the rows to their topic"
-        )
+    commands = warehouse.commands.unseen(state)
+    if problem := not_sealed(state, session, commands):
+        if session == state.session.date and pending_after(state, commands) is None:
+            problem = (
+                f"{session} is open: send the rows to their topic. Only a session that is closed "
+                "and proved is corrected"
+            )
+        raise CorrectionRefused(problem)
     sealed = state.sealed[session]
     genesis = genesis_of(state, sealed)
     check_query(genesis, fingerprint)

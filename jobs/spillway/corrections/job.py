@@ -61,10 +61,11 @@ from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.spillfile import spill_schema
 from spillway.engine.wire.blocks import BLOCK_SCHEMA
 from spillway.kafka.client import cluster, demand_listener
-from spillway.kafka.held import input_gone
+from spillway.kafka.held import demand_cluster, input_gone
 from spillway.protocol.deferral import rows_to_read
 from spillway.protocol.recovery import check_restored
 from spillway.registry import SchemaTrouble
+from spillway.report.words import times_text
 from spillway.sealed_input.decoding import TopicRanges
 from spillway.storage import StorageError
 from spillway.stream.decoding import DecodeTask, decode_chunks
@@ -162,6 +163,7 @@ def run_correction(
         )
         rows = correction.as_revision(mine.revision, time.time_ns() // 1000)
         run.check_input()
+        tell(f"reading {session} in Kafka, and joining {times_text(len(rows), 'row')} with it")
         old = revisions.rows(1, mine.revision)
         files, results = run.added(mine.revision, old, rows, write=not plan)
         if plan:
@@ -228,12 +230,14 @@ class _Run:
         return done
 
     def check_input(self) -> None:
-        """Raise `CorrectionRefused` unless Kafka holds all of the session's input."""
+        """Raise `CorrectionRefused` unless Kafka holds all of the session's input, and
+        `AnotherCluster`."""
         again = self._closed.again
         demand_listener(self._source.messages.bootstrap)
         with cluster(self._source.messages.bootstrap, self._source.messages.client) as view:
-            topics = self._closed.genesis.topics
-            problem = input_gone(view, topics, again.read_from, again.read_to)
+            genesis = self._closed.genesis
+            demand_cluster(view, genesis.cluster_id, self._source.messages.bootstrap)
+            problem = input_gone(view, genesis.topics, again.read_from, again.read_to)
         if problem:
             raise CorrectionRefused(
                 f"{problem}. A correction is joined with all of the session's input: bring the "

@@ -18,7 +18,7 @@ from spillway.corrections.rows import (
     topic_of,
 )
 from spillway.decode.chunks import Chunk
-from spillway.kafka.client import cluster, demand_listener
+from spillway.kafka.client import TopicMissing, cluster, demand_listener
 from spillway.kafka.reading import TopicDeleted
 from spillway.protocol.offsets import greater, padded, rows_between
 from spillway.report.words import times_text
@@ -45,10 +45,20 @@ def from_topic(
             f"{topic!r} is a topic that the query reads, so its rows are of some session already: "
             "send the late rows to a topic of their own"
         )
+    names = sorted({plan.name for plan in source.streams})
+    if stream is None and topic not in names:
+        raise CorrectionRefused(
+            f"say with --stream whose messages {topic!r} holds: {' or '.join(names)}"
+        )
     wanted = topic_of(stream or topic, source.streams)
     demand_listener(source.messages.bootstrap)
     with cluster(source.messages.bootstrap, source.messages.client) as view:
-        (found,) = view.topics([topic])
+        try:
+            (found,) = view.topics([topic])
+        except TopicMissing as error:
+            raise CorrectionRefused(
+                f"{error.what}: make it and send the late rows there, or name another with --topic"
+            ) from error
         oldest, end = view.beginning_offsets([topic]), view.end_offsets([topic])
     start = begin_of(kept, topic, found.id, end)
     if gone := rows_between(start, greater(start, oldest)):

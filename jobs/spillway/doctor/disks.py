@@ -111,7 +111,9 @@ def judge_folder(name: str, place: str, setting: str, trial: Trial, kind: str) -
             f"check the disk or the mount (dmesg, mount), {elsewhere}",
         )
     if trial.error is not None and trial.error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return Check(name, "fail", f"{place}: no space is left", f"free some there, {elsewhere}")
+        # What a warehouse holds is needed; state is read again from Kafka.
+        mend = "or enlarge the disk" if name == "warehouse" else elsewhere
+        return Check(name, "fail", f"{place}: no space is left", f"free some there, {mend}")
     if trial.error is not None:
         mend = ACCESS.get(trial.error.errno or 0, "mend that")
         return Check(

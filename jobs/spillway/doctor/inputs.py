@@ -14,6 +14,7 @@ from spillway.decode import compile_streams
 from spillway.doctor.check import RUNBOOK, Check, days
 from spillway.kafka import broker
 from spillway.kafka.client import (
+    AnotherCluster,
     KafkaCluster,
     KafkaRefuses,
     KafkaUnavailable,
@@ -21,6 +22,7 @@ from spillway.kafka.client import (
     absent_remedy,
     silence,
 )
+from spillway.kafka.held import demand_cluster
 from spillway.kafka.options import OptionError
 from spillway.protocol.queries import QueryChanged
 from spillway.protocol.state import JournalState
@@ -107,6 +109,8 @@ def kafka(
         return [_absent(settings, error.what)]
     try:
         checks = [Check("broker", "ok", f"{servers}, cluster {view.cluster_id()}")]
+        if begun is not None:
+            demand_cluster(view, begun.state.genesis.cluster_id, servers)
         if query is not None:
             names = sorted(query.topics)
             topics = view.topics(names)
@@ -122,6 +126,8 @@ def kafka(
             if begun is not None:
                 checks.append(_same_topics(begun, query, view))
         return checks
+    except AnotherCluster as error:
+        return [*checks, Check("journal", "fail", error.what, error.remedy)]
     except TopicProblem as error:
         return [*checks, Check("topics", "fail", error.what, error.remedy)]
     except KafkaUnavailable as error:

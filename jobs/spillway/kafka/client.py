@@ -83,6 +83,11 @@ class TopicMissing(TopicProblem):
     """There is no such topic."""
 
 
+class AnotherCluster(TopicProblem):
+    """A cluster is not the one that the journal's offsets belong to, whatever its topics are
+    called."""
+
+
 @contextlib.contextmanager
 def cluster(
     bootstrap: str, options: Options | None = None, timeout_s: float = TIMEOUT_S

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from spillway.kafka.client import KafkaCluster, TopicMissing, TopicProblem
+from spillway.kafka.client import AnotherCluster, KafkaCluster, TopicMissing, TopicProblem
 from spillway_schemas.journal import Offsets, Topic
 from spillway_schemas.losses import LostRange
 
@@ -25,6 +25,16 @@ class InputLoss:
     """In words."""
     topic: bool = False
     """The topic is none any more, or another one."""
+
+
+def demand_cluster(view: KafkaCluster, known: str, bootstrap: str) -> None:
+    """Raise `AnotherCluster` unless a cluster has the id that the journal knows."""
+    if (found := view.cluster_id()) != known:
+        raise AnotherCluster(
+            f"{bootstrap} is another Kafka cluster ({found}) than the one that the journal's "
+            f"offsets belong to ({known})",
+            "check kafka.bootstrap_servers",
+        )
 
 
 def input_gone(view: KafkaCluster, topics: Iterable[Topic], start: Offsets, end: Offsets) -> str:

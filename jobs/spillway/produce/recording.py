@@ -66,7 +66,9 @@ class Piece:
 def pieces(path: Path, topic: str | None = None) -> Iterator[Piece]:
     """The rows of a recording, in order. Raises RecordingError."""
     if not path.is_file():
-        what = "it is a folder; name a file" if path.is_dir() else "there is no such file"
+        what = "there is no such file"
+        if path.exists():
+            what = "it is a folder; name a file" if path.is_dir() else "it is no regular file"
         raise RecordingError(f"{path}: {what}")
     if path.suffix == ".parquet":
         read = _from_parquet

@@ -26,8 +26,9 @@ class HeldOffsets(NamedTuple):
     """One past the last."""
 
 
-def held_offsets(settings: Settings, topics: Sequence[str]) -> HeldOffsets | None:
-    """What Kafka holds of topics; None when no broker answers in time.
+def held_offsets(settings: Settings, topics: Sequence[str], cluster_id: str) -> HeldOffsets | None:
+    """What Kafka holds of topics; None when no broker answers in time, nothing where another
+    cluster does.
 
     A look at the ports first: a broker that is down costs nothing, one that hangs `LOOK_ANSWER_S`.
     """
@@ -36,7 +37,7 @@ def held_offsets(settings: Settings, topics: Sequence[str]) -> HeldOffsets | Non
         return None
     try:
         with cluster(servers, settings.kafka.options, timeout_s=LOOK_ANSWER_S) as view:
-            existing = set(view.existing_topics())
+            existing = set(view.existing_topics()) if view.cluster_id() == cluster_id else ()
             asked = [topic for topic in topics if topic in existing]
             if not asked:
                 return HeldOffsets({}, {})

@@ -53,12 +53,12 @@ class Looker:
                 detail_session=detail_session,
                 newest=newest,
             )
-        held = None
-        if time.monotonic() >= self._silent_until:
-            held = held_offsets(self._settings, [topic.topic for topic in found.topics])
+        held, model = None, self.memory.model
+        if model is not None and time.monotonic() >= self._silent_until:
+            names = [topic.topic for topic in found.topics]
+            held = held_offsets(self._settings, names, model.state.genesis.cluster_id)
             if held is None:
                 self._silent_until = time.monotonic() + ENDS_EVERY_S
-        model = self.memory.model
         if held is None or model is None:
             return found
         return with_kafka(found, self.warehouse, model, held)

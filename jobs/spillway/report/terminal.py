@@ -162,11 +162,19 @@ def _head(status: Status, width: int) -> RenderableType:
     if status.event_time is not None:
         expired = 0 if open_ is None else open_.expired_rows
         line.add_row("time", Text("; ".join(event_time_texts(status.event_time, expired))))
-    lag = "unknown: Kafka does not answer" if status.lag_rows is None else ""
-    line.add_row("lag", Text(lag or f"{count_text(status.lag_rows)} rows"))
+    line.add_row("lag", Text(_lag_text(status)))
     if width >= NARROW:
         line.add_row("warehouse", Text(status.warehouse_root))
     return line
+
+
+def _lag_text(status: Status) -> str:
+    if status.lag_rows is not None:
+        return f"{count_text(status.lag_rows)} rows"
+    missing = [each.topic for each in status.topics if each.lag_rows is None]
+    if len(missing) == len(status.topics):
+        return "unknown: Kafka does not answer, or lacks the topics"
+    return f"unknown: Kafka has no topic {', '.join(missing)}"
 
 
 def event_time_texts(time: EventTimeStatus, expired: int) -> list[str]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from spillway_schemas.exits import FAILED
 
 ADVICE = {
-    errno.ENOSPC: "no space is left: free some there, or choose another place in the settings",
+    errno.ENOSPC: "no space is left: free some there, or enlarge the disk",
     errno.EDQUOT: "the disk quota is used up: free some space there, or raise the quota",
     errno.EACCES: "permission denied: give this user access to it, or choose another place",
     errno.EPERM: "not permitted: give this user access to it, or choose another place",

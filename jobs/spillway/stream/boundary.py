@@ -76,6 +76,15 @@ def never_closes(state: JournalState, name: str) -> str | None:
     return f"{date} {why}: end it with `spillway seal --session {date}`"
 
 
+def has_no_close(state: JournalState, name: str) -> str | None:
+    """That people cannot end the open session at the close of the calendar `name`; None: they
+    can."""
+    date = state.session.date
+    if calendar.is_trading_day(name, date):
+        return None
+    return f"{date} is not a trading day of {name}: `spillway seal --at close` cannot end it"
+
+
 def _id(session: str) -> str:
     return f"calendar/{session}"
 

@@ -44,7 +44,7 @@ from spillway.protocol.plan import waits
 from spillway.protocol.seal import no_further
 from spillway.protocol.state import JournalState
 from spillway.storage import StorageError, private
-from spillway.stream.boundary import never_closes
+from spillway.stream.boundary import has_no_close, never_closes
 from spillway.stream.commands import CommandSource
 from spillway.stream.day_before import day_before
 from spillway.stream.driver import Ended, StreamDriver
@@ -257,9 +257,8 @@ class Stream:
 
     def _tell_never_closes(self) -> None:
         session = self.settings.session
-        if session.boundary != "calendar":
-            return
-        if problem := never_closes(self.driver.state, session.days):
+        why_not = never_closes if session.boundary == "calendar" else has_no_close
+        if problem := why_not(self.driver.state, session.days):
             self.watcher.on_trouble(problem)
 
     def _kafka(self) -> Options:

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 from spillway.decode.chunks import COLUMNS
 from spillway.kafka.client import cluster, demand_listener
-from spillway.kafka.held import InputLoss, input_losses
+from spillway.kafka.held import InputLoss, demand_cluster, input_losses
 from spillway.protocol.offsets import padded, rows_between
 from spillway.protocol.seal import carried_from, not_sealed
 from spillway.protocol.state import check_query, genesis_of
@@ -123,8 +123,8 @@ def verify(
     `registry`: for ids of schemas that the warehouse does not keep.
     `salt`: for tests; fresh by default. `record`: append the verdict to `sessions`. `progress` is
     told each step. `cores`: of this host, for what is proved without Spark.
-    Raises `NothingYet`, `AnotherQuery`, `NotSealed`, `NotCleaned`, `InputGone`, `ResultsDamaged`,
-    and KafkaUnavailable when no broker answers.
+    Raises `NothingYet`, `AnotherQuery`, `NotSealed`, `NotCleaned`, `AnotherCluster`, `InputGone`,
+    `ResultsDamaged`, and KafkaUnavailable when no broker answers.
     """
     began = time.monotonic()
     warehouse.journal.refresh()
@@ -152,6 +152,7 @@ def verify(
     demand_listener(bootstrap)
     loss = warehouse.accepted_loss(genesis, sealed)
     with cluster(bootstrap, client) as view:
+        demand_cluster(view, genesis.cluster_id, bootstrap)
         gone = input_losses(view, genesis.topics, start, sealed.end)
         if loss is not None and loss.covers(each.lost for each in gone):
             report = _of_lost_input(warehouse, sealed, loss, added, time.monotonic() - began)
