@@ -304,8 +304,20 @@ def messages(draw: st.DrawFn) -> tuple[Any, list[bytes]]:
         for name, _, type_ in fields:
             if draw(st.integers(0, 5)):
                 _fill(draw, message, name, type_.removeprefix("optional "))
-        bodies.append(message.SerializePartialToString())
+        body = message.SerializePartialToString()
+        if draw(st.integers(0, 3)) == 0:  # the symbol comes again, before the rest or behind it
+            again = _text_field(order[names.index("symbol")], draw(st.sampled_from(ODD_TEXTS)))
+            body = again + body if draw(st.booleans()) else body + again
+        bodies.append(body)
     return file, bodies
+
+
+ODD_TEXTS = (b"B", b"\xff", "é".encode(), b"\xc3")
+
+
+def _text_field(number: int, text: bytes) -> bytes:
+    """A short text as Protobuf writes it, of a field's number below 16."""
+    return bytes([number << 3 | 2, len(text)]) + text
 
 
 def _fill(draw: st.DrawFn, message: Any, name: str, type_: str) -> None:

@@ -307,6 +307,20 @@ def test_protobuf_finds_its_message_by_the_indexes(tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.parametrize("n", [1, 65, 200])
+def test_a_text_that_comes_twice_is_judged_alike_in_every_batch(n: int) -> None:
+    """The last one counts, and each of them must be UTF-8."""
+    each = replace(
+        plan('format = "protobuf"\nfields = { symbol = "string" }'),
+        writers=Given(written(7, serialized(proto(("symbol", 1, "string"))), "PROTOBUF")),
+    )
+    odd, twice, once = b"\x0a\x01\xff\x0a\x01A", b"\x0a\x01B\x0a\x01A", b"\x0a\x01C"
+    for body, wanted in ((odd, "not Protobuf by schema 7: "), (twice, "('A',)")):
+        first, *rest = decoded(each, [framed(7, b"\x00" + body), *[framed(7, b"\x00" + once)] * n])
+        assert str(first).startswith(wanted)
+        assert rest == [("C",)] * n
+
+
 def test_lists_in_lists_are_no_steps_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kills: one value's items are gone over with numpy, a step for each."""
     steps = 0

@@ -5,9 +5,9 @@
 
 Fields come in any order and may be absent, so messages are grouped by their next tag at each step.
 Most have the same ones in the same order, and a step is one group. The last of a repeated field
-counts. Of a message within a message, which a second one would be merged into, that is left to the
-library; so are groups, numbers that are not written the shortest way where it matters, and all
-messages of more than `MOST_FIELDS` fields: each is a step.
+counts. The library is left what a second field means that is a message, which is merged into the
+first, or a text, which must be UTF-8 each time; so are groups, numbers that are not written the
+shortest way where it matters, and all messages of more than `MOST_FIELDS` fields: each is a step.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def _take(cursor: Cursor, tag: int, rows: Ints, found: dict[int, Found]) -> None
             return
     if field_ is None:
         return
-    if field_.slot.type == MESSAGE:
+    if field_.slot.type in (MESSAGE, STRING):
         cursor.leave_out(rows, ~field_.seen[rows])
     field_.seen[rows] = True
     if numbers is not None:
