@@ -484,6 +484,22 @@ def test_corners_of_protobuf() -> None:
     assert [row[0] for row in (found[11], found[13])] == ["rejected", "rejected"]
 
 
+@pytest.mark.filterwarnings("error")
+def test_every_nan_is_read_without_a_warning() -> None:
+    fields = 'fields = { symbol = "string", d = "double" }'
+    signaling = b"\x01\x00\x80\x7f"
+    for kind, schema, body in (
+        ("avro", written(7, record(*SYMBOL, ("d", "float"))), b"\x02A" + signaling),
+        (
+            "protobuf",
+            written(7, serialized(proto(("symbol", 1, "string"), ("d", 2, "float"))), "PROTOBUF"),
+            b"\x0a\x01A\x15" + signaling,
+        ),
+    ):
+        each = plan(f'format = "{kind}"\n{fields}')
+        assert _read(each, schema, body) == [("rejected", "d: a finite number is needed")]
+
+
 # ----------------------------------------------------------------------- what comes of a value
 
 

@@ -105,8 +105,7 @@ class Cursor:
     def single(self, where: Where = ALL) -> npt.NDArray[np.float64]:
         """The next 4 bytes as a number."""
         begins, _ = self.take(4, where)
-        found: npt.NDArray[np.float64] = self._halves[begins].view(np.float32).astype(np.float64)
-        return found
+        return singles(self._halves[begins])
 
     def word(self, where: Where = ALL) -> Numbers:
         """The next 8 bytes, the least first."""
@@ -204,6 +203,13 @@ class Cursor:
         valid = fits if null is None else fits & ~null
         bits = pa.array(valid).buffers()[1]
         return pa.Array.from_buffers(pa.decimal128(precision, scale), len(little), [bits, data])
+
+
+def singles(bits: npt.NDArray[np.uint32]) -> npt.NDArray[np.float64]:
+    """The bits of numbers of 4 bytes as numbers."""
+    # Of a signaling NaN numpy warns that it becomes a quiet one: a NaN it is all the same.
+    with np.errstate(invalid="ignore"):
+        return bits.view(np.float32).astype(np.float64)
 
 
 def sixteen(numbers: Ints) -> Any:

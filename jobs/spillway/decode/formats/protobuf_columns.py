@@ -30,7 +30,7 @@ from spillway.decode.formats.columns import (
     of_texts,
     of_times,
 )
-from spillway.decode.formats.cursor import ALL, Cursor, Ints, Mask, Numbers
+from spillway.decode.formats.cursor import ALL, Cursor, Ints, Mask, Numbers, singles
 from spillway.decode.formats.decoder import Rows, TypedColumns
 from spillway_schemas.messages import FieldRule
 
@@ -228,8 +228,7 @@ def _cells(cursor: Cursor, found: Found, null: Mask | None) -> FieldCells:
     if found.slot.type == DOUBLE:
         return FieldCells(null, numbers=found.numbers.view(np.float64))
     if found.slot.type == FLOAT:
-        halves = found.numbers.astype(np.uint32).view(np.float32)
-        return FieldCells(null, numbers=halves.astype(np.float64))
+        return FieldCells(null, numbers=singles(found.numbers.astype(np.uint32)))
     return FieldCells(null, numbers=_number(cursor, found))
 
 
