@@ -21,7 +21,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spillway.decode import StreamPlan, decode
-from spillway.decode.formats import avro_columns, protobuf_schemas
+from spillway.decode.formats import avro_columns, protobuf_columns, protobuf_schemas
 from spillway.decode.formats.decoder import decoder_of
 from spillway.decode.rules import columns_of
 from spillway_schemas.formats import WriterSchema
@@ -361,11 +361,12 @@ def test_protobuf_columns_and_the_library_agree(fields: str, examples: int) -> N
     read = 0
 
     @settings(max_examples=examples, deadline=None)
-    @given(messages(), st.integers(0, 99))
-    def agreement(drawn: tuple[Any, list[bytes]], seed: int) -> None:
+    @given(messages(), st.integers(0, 99), st.sampled_from([0, 2, protobuf_columns.FEW_MESSAGES]))
+    def agreement(drawn: tuple[Any, list[bytes]], seed: int, few_messages: int) -> None:
         nonlocal read
         file, bodies = drawn
-        read += check(each, written(7, serialized(file), "PROTOBUF"), bodies, seed)
+        with patch.object(protobuf_columns, "FEW_MESSAGES", few_messages):
+            read += check(each, written(7, serialized(file), "PROTOBUF"), bodies, seed)
 
     agreement()
     assert read > 0
@@ -445,7 +446,8 @@ def test_lists_that_nobody_asks_for() -> None:
     assert _read(each, written(7, times), late)[0][0] == "rejected"
 
 
-def test_corners_of_protobuf() -> None:
+def test_corners_of_protobuf(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protobuf_columns, "FEW_MESSAGES", 0)  # each has other fields
     fields = 'fields = { symbol = "string", t = "timestamp?", i = "int?" }'
     each = plan(f'format = "protobuf"\n{fields}')
     file = proto(

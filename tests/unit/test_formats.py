@@ -22,7 +22,7 @@ from google.protobuf import descriptor_pb2, message_factory
 
 from spillway.decode import compile_streams, decode, tree_spec
 from spillway.decode.chunks import Chunk
-from spillway.decode.formats import avro_columns, protobuf_schemas
+from spillway.decode.formats import avro_columns, protobuf_columns, protobuf_schemas
 from spillway.decode.formats.decoder import decoder_of, own_decoders
 from spillway.decode.formats.framing import indexes
 from spillway.decode.formats.protobuf_schemas import pool_of
@@ -63,6 +63,8 @@ CENTS = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 V1 = record(("symbol", "string"), ("ts", MICROS), ("venue", "string"), name="Trade")
 V2 = record(("symbol", "string"), ("ts", MICROS), ("price", ["null", CENTS], None), name="Trade")
+SYMBOL_ALONE = plan('format = "protobuf"\nfields = { symbol = "string" }')
+PROTO_SYMBOL = written(7, serialized(proto(("symbol", 1, "string"))), "PROTOBUF")
 
 
 @pytest.fixture
@@ -310,10 +312,7 @@ def test_protobuf_finds_its_message_by_the_indexes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("n", [1, 65, 200])
 def test_a_text_that_comes_twice_is_judged_alike_in_every_batch(n: int) -> None:
     """The last one counts, and each of them must be UTF-8."""
-    each = replace(
-        plan('format = "protobuf"\nfields = { symbol = "string" }'),
-        writers=Given(written(7, serialized(proto(("symbol", 1, "string"))), "PROTOBUF")),
-    )
+    each = replace(SYMBOL_ALONE, writers=Given(PROTO_SYMBOL))
     odd, twice, once = b"\x0a\x01\xff\x0a\x01A", b"\x0a\x01B\x0a\x01A", b"\x0a\x01C"
     for body, wanted in ((odd, "not Protobuf by schema 7: "), (twice, "('A',)")):
         first, *rest = decoded(each, [framed(7, b"\x00" + body), *[framed(7, b"\x00" + once)] * n])
@@ -347,6 +346,41 @@ def test_lists_in_lists_are_no_steps_of_a_batch(monkeypatch: pytest.MonkeyPatch)
     found = decode(each, values, np.ones(200, dtype=np.int64))
     assert found.rows["symbol"].to_pylist() == [*(f"A{n}" for n in range(199)), "DEEP"]
     assert 5 < steps < 20, "of 16 x 16 x 16 items"
+
+
+def varint(number: int) -> bytes:
+    """A number as Protobuf writes it."""
+    found = b""
+    while number >= 0x80:
+        found, number = found + bytes([number & 0x7F | 0x80]), number >> 7
+    return found + bytes([number])
+
+
+def test_fields_that_nobody_knows_are_no_steps_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills: each number of a field is a step; those who have the same ones wait for the others."""
+    steps = 0
+    real = protobuf_columns._take
+
+    def counted(*given: Any) -> None:
+        nonlocal steps
+        steps += 1
+        real(*given)
+
+    monkeypatch.setattr(protobuf_columns, "_take", counted)
+    alike = b"\x0a\x01A" + b"\x10\x01" * 20
+    others = [
+        b"\x0a\x01B" + b"".join(varint(8 * (100 * message + n)) + b"\x01" for n in range(1, 90))
+        for message in range(1, 101)
+    ]
+    each = replace(SYMBOL_ALONE, writers=Given(PROTO_SYMBOL))
+    bodies = pa.array([*[alike] * 500, *others], pa.large_binary())
+    decoder = decoder_of(each.format, each.rules, PROTO_SYMBOL, (0,))
+    [together], left = decoder.columns(bodies)
+    assert together.rows.tolist() == list(range(500))
+    assert left.tolist() == list(range(500, 600))
+    assert 20 < steps < 150, "of 9000 numbers"
+    values = [framed(7, b"\x00" + body.as_py()) for body in bodies]
+    assert decoded(each, values) == [("A",)] * 500 + [("B",)] * 100
 
 
 @pytest.mark.parametrize("depth", [12, 60])
