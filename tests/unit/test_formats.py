@@ -7,6 +7,7 @@ import base64
 import json
 import pickle
 import re
+import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -309,6 +310,37 @@ def test_protobuf_finds_its_message_by_the_indexes(tmp_path: Path) -> None:
         ]
 
 
+LISTS = record(
+    ("symbol", "string"),
+    ("u", {"type": "array", "items": "int"}),
+    *((name, "long") for name in ("i", "n", "v", "w")),
+)
+
+
+@pytest.mark.parametrize(
+    ("lists", "wanted"),
+    [
+        pytest.param(b"\x02\x06" * 4 + b"\x00", ("A", 1, 2), id="of more blocks"),
+        pytest.param(
+            b"\x02\x06" * 3,  # what is written as fields is a fourth block, and its end
+            "not Avro by schema 7: IndexError('string index out of range')",
+            id="of more blocks than fields are behind",
+        ),
+        pytest.param(b"\x82\x01" + b"\x06" * 65 + b"\x00", ("A", 1, 2), id="of more items"),
+    ],
+)
+def test_lists_of_more_than_is_gone_over_together_are_left(lists: bytes, wanted: Any) -> None:
+    each = replace(
+        plan('format = "avro"\nfields = { symbol = "string", i = "int", n = "int" }'),
+        writers=Given(written(7, LISTS)),
+    )
+    bodies = [b"\x02A" + lists + b"\x02\x04\x00\x06"] * avro_columns.FEW_LISTS
+    decoder = decoder_of(each.format, each.rules, written(7, LISTS))
+    read, left = decoder.columns(pa.array(bodies, pa.large_binary()))
+    assert (read, len(left)) == ([], len(bodies))
+    assert decoded(each, [framed(7, body) for body in bodies]) == [wanted] * len(bodies)
+
+
 @pytest.mark.parametrize("n", [1, 65, 200])
 def test_a_text_that_comes_twice_is_judged_alike_in_every_batch(n: int) -> None:
     """The last one counts, and each of them must be UTF-8."""
@@ -354,6 +386,56 @@ def varint(number: int) -> bytes:
     while number >= 0x80:
         found, number = found + bytes([number & 0x7F | 0x80]), number >> 7
     return found + bytes([number])
+
+
+def with_default() -> Any:
+    """Of proto2: `i` is 5 where it is not there."""
+    file = proto(("symbol", 1, "string"), ("i", 2, "int64"), syntax="proto2")
+    file.message_type[0].field[1].default_value = "5"
+    return file
+
+
+def either_or() -> Any:
+    """`i` and `d` are of a oneof."""
+    file = proto(("symbol", 1, "string"), ("i", 2, "int64"), ("d", 3, "double"))
+    file.message_type[0].oneof_decl.add(name="o")
+    for field in file.message_type[0].field[1:]:
+        field.oneof_index = 0
+    return file
+
+
+@pytest.mark.parametrize(
+    ("file", "body", "wanted"),
+    [
+        pytest.param(
+            proto(("symbol", 1, "string")),
+            b"\x98\x06\x01" * 97 + b"\x0a\x01A",
+            ("A", None, None),
+            id="behind more fields than are read together",
+        ),
+        pytest.param(with_default(), b"\x0a\x01A", ("A", 5, None), id="a default"),
+        pytest.param(
+            either_or(),
+            b"\x0a\x01A\x10\x07\x19" + struct.pack("<d", 2.5),
+            ("A", None, 2.5),
+            id="the last of a oneof",
+        ),
+        pytest.param(
+            proto(("symbol", 1, "string")),
+            b"\x0a\x01A" + varint(2**36) + b"\x01",
+            "not Protobuf by schema 7: Error parsing message with type 'desk.M': Wire format was "
+            "corrupt",
+            id="a number that no field has",
+        ),
+    ],
+)
+def test_many_messages_are_judged_as_one_is(file: Any, body: bytes, wanted: Any) -> None:
+    each = replace(
+        plan('format = "protobuf"\nfields = { symbol = "string", i = "int?", d = "double?" }'),
+        writers=Given(written(7, serialized(file), "PROTOBUF")),
+    )
+    for n in (1, 70):
+        assert decoded(each, [framed(7, b"\x00" + body)] * n) == [wanted] * n
 
 
 def test_fields_that_nobody_knows_are_no_steps_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
