@@ -27,7 +27,10 @@ from tests.packages import PACKAGES, source_paths
 
 ROOT = Path(__file__).parents[2]
 LIST = Path(__file__).with_name("named.toml")
-COPIED = ("jobs", "schemas", "plugins", "dags", "tests", "benchmarks", "docs", "pyproject.toml")
+COPIED = (
+    *("jobs", "schemas", "plugins", "dags", "tests", "benchmarks", "docs"),
+    *("README.md", "CONTRIBUTING.md", "pyproject.toml"),
+)
 FAILED = 1
 """What pytest ends with when tests failed; anything else but 0 says nothing of the mutant."""
 TIMEOUT_S = 600.0
