@@ -380,6 +380,101 @@ def test_lists_in_lists_are_no_steps_of_a_batch(monkeypatch: pytest.MonkeyPatch)
     assert 5 < steps < 20, "of 16 x 16 x 16 items"
 
 
+def nested(depth: int) -> Any:
+    """A type of so many types within each other."""
+    type_: Any = "int"
+    for _ in range(depth - 1):
+        type_ = {"type": "array", "items": type_}
+    return type_
+
+
+def chain(n: int) -> list[tuple[str, Any]]:
+    """Fields of records, of which each has the one before in it by its name."""
+    types = ["int", *(f"R{m}" for m in range(n))]
+    return [(f"f{m}", record(("x", types[m]), name=f"R{m}")) for m in range(n)]
+
+
+def at_depth(calls: int, do: Callable[[], Any]) -> Any:
+    """What comes of it so many calls deeper."""
+    return do() if not calls else at_depth(calls - 1, do)
+
+
+FIXED = {"type": "fixed", "name": "F", "size": None}
+EMPTY, NULLS = record(name="B"), record(("z", {"type": "array", "items": "null"}), name="B")
+UNREAD = {
+    "types within types": (record(("u", nested(64))), "it has over 64 types within each other"),
+    "text within text": (
+        record(("u", nested(900))),
+        "its text has over 256 brackets within each other",
+    ),
+    "names of names": (
+        record(*chain(63)),
+        "it has over 64 types within each other",
+    ),
+    "what fastavro has parsed": (
+        {
+            **record(("u", EMPTY), ("v", "B")),
+            "__fastavro_parsed": True,
+            "__named_schemas": {"B": NULLS},
+        },
+        None,
+    ),
+    "another type of a name": (
+        record(("q", "Q"), ("v", NULLS)),
+        "it has an array of values without bytes",
+    ),
+    "no size": (record(("u", FIXED)), "the size of F is no whole number of 31 bits"),
+    "a negative size": (
+        record(("u", FIXED | {"size": -5})),
+        "the size of F is no whole number of 31 bits",
+    ),
+    "a size beyond all bytes": (
+        record(("u", FIXED | {"size": 2**70})),
+        "the size of F is no whole number of 31 bits",
+    ),
+    "an error": (
+        record(("u", {**EMPTY, "type": "error"})),
+        "it has an error of a protocol, which is no type of values",
+    ),
+    "a field without a name": (record((["u"], "int")), "TypeError(\"unhashable type: 'list'\")"),
+}
+
+
+@pytest.mark.parametrize("what", UNREAD)
+def test_a_schema_that_is_not_read_is_refused_whatever_the_stack(what: str) -> None:
+    given, told = UNREAD[what]
+    schema = record(("symbol", "string"))
+    schema = {**given, "fields": schema["fields"] + given["fields"]}
+    refers = ("Q", json.dumps(record(("b", EMPTY), name="Q")))
+    each = replace(
+        plan('format = "avro"\nfields = { symbol = "string" }'),
+        writers=Given(WriterSchema(7, "AVRO", json.dumps(schema), (refers,))),
+    )
+
+    def became() -> list[Any]:
+        decoder_of.cache_clear()
+        return decoded(each, [framed(7, b"\x02A")])
+
+    wanted = ("A",) if told is None else f"schema 7 cannot be read: {told}"
+    assert [became(), at_depth(300, became)] == [[wanted]] * 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "body"),
+    [
+        pytest.param([("u", nested(63))], b"\x00", id="inline"),
+        pytest.param(chain(62), b"\x04" * 62, id="by name"),
+    ],
+)
+def test_as_many_types_within_each_other_as_are_allowed_are_read(fields: Any, body: bytes) -> None:
+    each = replace(
+        plan('format = "avro"\nfields = { symbol = "string" }'),
+        writers=Given(written(7, record(("symbol", "string"), *fields))),
+    )
+    for n in (1, 70):
+        assert decoded(each, [framed(7, b"\x02A" + body)] * n) == [("A",)] * n
+
+
 def varint(number: int) -> bytes:
     """A number as Protobuf writes it."""
     found = b""

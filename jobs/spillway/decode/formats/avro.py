@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -41,10 +42,18 @@ NOT_A_SCHEMA = (
     TypeError,
     KeyError,
     AttributeError,
-    RecursionError,
+    OverflowError,
 )
 """What fastavro raises for what is no schema."""
 
+MOST_DEPTH, MOST_BRACKETS = 64, 256
+"""Types within types, with every name written out, and brackets within brackets of a schema's text,
+of which a type has up to three. Who reads either calls itself for each: without a bound it would be
+the process' stack that says which schema can be read."""
+BELIEVED = ("__fastavro_parsed", "__named_schemas")
+"""Keys by which fastavro knows what it has parsed. In a text they would say so of what it has not,
+and that names mean something else than what is looked at here."""
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 MOST_TYPES = 10_000
 """Of a schema, with every name written out. A type that is used twice by another, which is used
 twice, doubles at each step: 2 KB of schema make a million, each looked at for a value of 2 bytes.
@@ -93,11 +102,11 @@ class AvroDecoder:
             raise Rejected(f"{label} cannot be read: it is {schema.kind}, not AVRO")
         try:
             writer = parsed(schema.text, [text for _, text in schema.references])
-        except NOT_A_SCHEMA as error:
-            raise Rejected(f"{label} cannot be read: no Avro schema: {first_line(error)}") from None
-        if problem := _unreadable(writer):
-            raise Rejected(f"{label} cannot be read: {problem}")
-        return cls(label, writer, reader, rules)
+            return cls(label, writer, reader, rules)
+        except UnreadableError as error:
+            raise Rejected(f"{label} cannot be read: {error}") from None
+        except NOT_A_SCHEMA as error:  # what its fields are called, mostly
+            raise Rejected(f"{label} cannot be read: {first_line(error)}") from None
 
     def has(self, name: str) -> bool:
         """Whether values may have a field."""
@@ -168,44 +177,54 @@ def check_files(format_: ValueFormat, rules: tuple[FieldRule, ...]) -> None:
                 raise FormatError(f"{last.path}: {rule.name} is required, and it has no such field")
 
 
+class UnreadableError(Exception):
+    """Why values of a schema are not read."""
+
+
 def parsed(text: str, references: list[str]) -> Schema:
-    """A schema's text, with those that it refers to by name. Raises one of `NOT_A_SCHEMA`."""
-    names: dict[str, Any] = {}
-    for each in references:
-        fastavro.parse_schema(json.loads(each), named_schemas=names)
-    return fastavro.parse_schema(json.loads(text), named_schemas=names)
-
-
-def _of_file(file: SchemaFile) -> Schema:
-    try:
-        found = parsed(file.data.decode(), [])
-    except NOT_A_SCHEMA as error:
-        raise FormatError(f"{file.path}: no Avro schema: {first_line(error)}") from None
-    if problem := _unreadable(found):
-        raise FormatError(f"{file.path}: {problem}")
-    return found
-
-
-def _unreadable(schema: Schema) -> str:
-    """Why values of a parsed schema are not read; empty: they are.
+    """A schema's text, with those that it refers to by name. Raises UnreadableError.
 
     fastavro follows a schema that holds itself as deep as a value says, until the process crashes,
     and goes over values without bytes as often as one says, or as a schema that doubles does.
     Nobody who sends a message, or registers its schema, may do that.
     """
-    if not (isinstance(schema, dict) and schema.get("type") == "record"):
-        return "a record is needed"
+    names: dict[str, Any] = {}
     try:
+        for each in references:
+            fastavro.parse_schema(_loaded(each), named_schemas=names)
+        schema = fastavro.parse_schema(_loaded(text), named_schemas=names)
+        if not (isinstance(schema, dict) and schema.get("type") == "record"):
+            raise UnreadableError("a record is needed")
         extent = _extent(schema, schema["__named_schemas"], (), {})
-    except _EndlessError as endless:
-        return str(endless)
+    except NOT_A_SCHEMA as error:
+        raise UnreadableError(f"no Avro schema: {first_line(error)}") from None
     if extent.types > MOST_TYPES:
-        return f"with every name written out it has over {MOST_TYPES:,} types"
-    return ""
+        raise UnreadableError(f"with every name written out it has over {MOST_TYPES:,} types")
+    return schema
 
 
-class _EndlessError(Exception):
-    """Reading a value could have no end."""
+def _loaded(text: str) -> Any:
+    """A schema's text as JSON, without the keys that fastavro would believe. Raises ValueError, and
+    UnreadableError where it is too deep."""
+    bare = np.frombuffer(_STRING.sub("", text).encode(errors="replace"), np.uint8)
+    opens = (bare == ord("[")) | (bare == ord("{"))
+    closes = (bare == ord("]")) | (bare == ord("}"))
+    if np.cumsum(opens.astype(np.int64) - closes).max(initial=0) > MOST_BRACKETS:
+        raise UnreadableError(f"its text has over {MOST_BRACKETS} brackets within each other")
+    return json.loads(text, object_hook=_doubted)
+
+
+def _doubted(found: dict[str, Any]) -> dict[str, Any]:
+    for key in BELIEVED:
+        found.pop(key, None)
+    return found
+
+
+def _of_file(file: SchemaFile) -> Schema:
+    try:
+        return parsed(file.data.decode(), [])
+    except (UnreadableError, UnicodeDecodeError) as error:
+        raise FormatError(f"{file.path}: {error}") from None
 
 
 class _Extent(NamedTuple):
@@ -214,41 +233,67 @@ class _Extent(NamedTuple):
     least: int
     """The fewest bytes of a value."""
     types: int
-    """How many types it has in it, itself included, with every name written out."""
+    """How many types it has in it, itself included, with every name written out, ..."""
+    deep: int
+    """... and how many of them within each other."""
 
 
-def _extent(schema: Any, known: Any, above: tuple[str, ...], found: dict[str, _Extent]) -> _Extent:
-    """How large a type is. `found`: those of named types, each looked at once. Raises
-    _EndlessError."""
-    if isinstance(schema, list):
-        each = [_extent(branch, known, above, found) for branch in schema]
-        return _Extent(1 + min((e.least for e in each), default=0), 1 + sum(e.types for e in each))
+def _extent(schema: Any, known: Any, above: tuple[int, ...], found: dict[int, _Extent]) -> _Extent:
+    """How large a type is. Raises UnreadableError.
+
+    `above`: the types that it is in; `found`: those looked at, each once. Both by their `id`, for a
+    schema may give a type of one that it refers to another meaning.
+    """
     if isinstance(schema, str):
         if schema not in known:
-            return _Extent({"null": 0, "float": 4, "double": 8}.get(schema, 1), 1)
+            return _Extent(_LEAST.get(schema, 1), 1, 1)
+        if id(known[schema]) in above:
+            raise UnreadableError(f"{schema} holds itself")
         schema = known[schema]
+    own = id(schema)
+    if own not in found and len(above) < MOST_DEPTH:
+        each = [_extent(one, known, (*above, own), found) for one in _below(schema)]
+        types, deep = sum(e.types for e in each), max((e.deep for e in each), default=0)
+        found[own] = _Extent(_least(schema, each), 1 + types, 1 + deep)
+    if own not in found or len(above) + found[own].deep > MOST_DEPTH:
+        raise UnreadableError(f"it has over {MOST_DEPTH} types within each other")
+    return found[own]
+
+
+def _below(schema: Any) -> list[Any]:
+    """The types in a type."""
+    if isinstance(schema, list):
+        return schema
     match schema["type"]:
         case "record":
-            name = schema["name"]
-            if name in above:
-                raise _EndlessError(f"{name} holds itself")
-            if name not in found:
-                inside = (*above, name)
-                each = [_extent(f["type"], known, inside, found) for f in schema["fields"]]
-                found[name] = _Extent(sum(e.least for e in each), 1 + sum(e.types for e in each))
-            return found[name]
+            return [field["type"] for field in schema["fields"]]
         case "array":
-            items = _extent(schema["items"], known, above, found)
-            if not items.least:
-                raise _EndlessError("it has an array of values without bytes")
-            return _Extent(1, 1 + items.types)
+            return [schema["items"]]
         case "map":
-            return _Extent(1, 1 + _extent(schema["values"], known, above, found).types)
+            return [schema["values"]]
+    return []
+
+
+_LEAST = {"null": 0, "float": 4, "double": 8}
+
+
+def _least(schema: Any, below: list[_Extent]) -> int:
+    """The fewest bytes of a value. Raises UnreadableError."""
+    if isinstance(schema, list):
+        return 1 + min((each.least for each in below), default=0)
+    match schema["type"]:
+        case "record":
+            return sum(each.least for each in below)
+        case "array" if not below[0].least:
+            raise UnreadableError("it has an array of values without bytes")
         case "fixed":
-            return _Extent(int(schema["size"]), 1)
-        case "enum":
-            return _Extent(1, 1)
-    return _extent(schema["type"], known, above, found)
+            size = schema["size"]
+            if type(size) is not int or not 0 <= size < 2**31:
+                raise UnreadableError(f"the size of {schema['name']} is no whole number of 31 bits")
+            return size
+        case "error":
+            raise UnreadableError("it has an error of a protocol, which is no type of values")
+    return _LEAST.get(schema["type"], 1)
 
 
 def _only(schema: Schema, names: list[str], writer: Schema) -> Schema:

@@ -273,7 +273,7 @@ def _node(schema: Any, known: Any, target: int | None, is_read: bool) -> Node:
         case "record":
             below = tuple(_node(f["type"], known, None, is_read) for f in schema["fields"])
             return Node("record", below=below)
-    return _node(kind, known, target, is_read)
+    raise NoProgram
 
 
 def holds_lists(schema: Any, known: Any) -> bool:
