@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from google.protobuf import descriptor_pb2, message_factory
+from google.protobuf import any_pb2, descriptor_pb2, message_factory
 
 from spillway.decode import compile_streams, decode, tree_spec
 from spillway.decode.chunks import Chunk
 from spillway.decode.formats import avro_columns, protobuf_columns, protobuf_schemas
 from spillway.decode.formats.decoder import decoder_of, own_decoders
 from spillway.decode.formats.framing import indexes
-from spillway.decode.formats.protobuf_schemas import pool_of
+from spillway.decode.formats.protobuf_schemas import ANY, pool_of
 from spillway.decode.reasons import OTHER, kind_of
 from spillway.doctor.schemas import schemas as schema_checks
 from spillway.engine.groups import GroupMap
@@ -619,6 +619,46 @@ def test_a_value_that_has_no_json_is_rejected_alone(
     first, told, last = said(decode(each, pa.array(values, pa.binary()), stamps), len(values))
     assert first == last == ("A", None)
     assert told.startswith("x: it has no JSON (")
+
+
+def any_within_any(levels: int) -> bytes:
+    """The bytes of an `Any` that holds one that holds one ..."""
+    found = any_pb2.Any()
+    for _ in range(levels - 1):
+        found = any_pb2.Any(
+            type_url="type.googleapis.com/google.protobuf.Any", value=found.SerializeToString()
+        )
+    return found.SerializeToString()
+
+
+@pytest.mark.parametrize("holder", [ANY, "map", "repeated"])
+@pytest.mark.parametrize("stack", [0, 300])
+def test_an_any_within_any_has_an_end_whatever_the_stack(holder: str, stack: int) -> None:
+    """Each is bytes of the one around it, so that the parser's own bound does not see them."""
+    type_ = ANY if holder == ANY else f"repeated {ANY}"
+    file = proto(("symbol", 1, "string"), ("x", 2, type_), imports=["google/protobuf/any.proto"])
+    if holder == "map":
+        entry = file.message_type[0].nested_type.add(name="XEntry")
+        entry.CopyFrom(
+            proto(("key", 1, "string"), ("value", 2, ANY), name="XEntry").message_type[0]
+        )
+        entry.options.map_entry = True
+        file.message_type[0].field[1].type_name = ".desk.M.XEntry"
+    each = replace(
+        plan('format = "protobuf"\nfields = { symbol = "string", x = "json?" }'),
+        writers=Given(written(7, serialized(file), "PROTOBUF")),
+    )
+
+    def became(levels: int) -> Any:
+        inner = any_within_any(levels)
+        if holder == "map":
+            inner = b"\x0a\x01k\x12" + varint(len(inner)) + inner
+        body = b"\x0a\x01A\x12" + varint(len(inner)) + inner
+        return at_depth(stack, lambda: decoded(each, [framed(7, b"\x00" + body)])[0])
+
+    assert became(100)[0] == "A"
+    for levels in (101, 400, 5_000):
+        assert became(levels) == "x: it has no JSON (over 100 messages within each other)"
 
 
 def test_indexes() -> None:

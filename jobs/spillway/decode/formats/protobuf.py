@@ -25,6 +25,7 @@ from google.protobuf.message import DecodeError
 from spillway.decode.formats.decoder import Rows, TypedColumns, exact_decimal
 from spillway.decode.formats.protobuf_columns import ProtobufProgram, program_of
 from spillway.decode.formats.protobuf_schemas import (
+    ANY,
     DECIMAL,
     ENUM,
     MESSAGE,
@@ -42,6 +43,9 @@ from spillway_schemas.messages import EPOCH, OUTSIDE_YEARS, FieldRule, Rejected
 NANOS = 1_000_000_000
 MOST_SCALE = 100
 """Of a decimal: more digits than any column has."""
+MOST_LEVELS = 100
+"""Messages within a message of which JSON is made: the library calls itself for each. Its parser
+has the same bound, but begins anew with the bytes that an `Any` holds."""
 
 
 class ProtobufDecoder:
@@ -152,9 +156,11 @@ def _json_of(field: Any) -> Callable[[Any], Any]:
     those of the writer's schema, whatever else this process has loaded.
 
     What it returns raises Rejected for a value that has no JSON: a number that is not finite in a
-    `Struct`, a time outside the years that JSON has, an `Any` of a type that nobody knows.
+    `Struct`, a time outside the years that JSON has, an `Any` of a type that nobody knows, or of
+    messages too deep within each other.
     """
     name, pool = field.name, field.containing_type.file.pool
+    may_be_deep = _may_hold_any(field)
 
     def read(value: Any) -> Any:
         owner = message_factory.GetMessageClass(field.containing_type)()
@@ -164,6 +170,10 @@ def _json_of(field: Any) -> Callable[[Any], Any]:
             getattr(owner, name).CopyFrom(value)
         else:
             setattr(owner, name, value)
+        if may_be_deep and _is_deep(owner, pool):
+            raise Rejected(
+                f"{name}: it has no JSON (over {MOST_LEVELS} messages within each other)"
+            )
         try:
             found = json_format.MessageToDict(
                 owner,
@@ -176,3 +186,51 @@ def _json_of(field: Any) -> Callable[[Any], Any]:
         return found.get(name)
 
     return read
+
+
+def _may_hold_any(field: Any) -> bool:
+    """Whether an `Any` may be somewhere in a field's value."""
+    left, seen = [field.message_type], set()
+    while left:
+        each = left.pop()
+        if each is None or each.full_name in seen:
+            continue
+        if each.full_name == ANY or each.is_extendable:
+            return True
+        seen.add(each.full_name)
+        left += [below.message_type for below in each.fields]
+    return False
+
+
+def _is_deep(message: Any, pool: Any) -> bool:
+    """Whether a message has over `MOST_LEVELS` within each other in it."""
+    left = [(message, 0)]
+    while left:
+        each, level = left.pop()
+        if level > MOST_LEVELS:
+            return True
+        left += [(inner, level + 1) for inner in _within(each, pool)]
+    return False
+
+
+def _within(message: Any, pool: Any) -> list[Any]:
+    """The messages right in a message. Of an `Any` the one that it holds, or none where it is of no
+    known type or broken: who makes JSON of it will say so."""
+    if message.DESCRIPTOR.full_name == ANY:
+        try:
+            type_ = pool.FindMessageTypeByName(message.type_url.rpartition("/")[2])
+            return [message_factory.GetMessageClass(type_).FromString(message.value)]
+        except (KeyError, DecodeError):
+            return []
+    found = []
+    for field, value in message.ListFields():
+        type_ = field.message_type
+        if type_ is None:
+            continue
+        if not field.is_repeated:
+            found.append(value)
+        elif not (type_.has_options and type_.GetOptions().map_entry):
+            found += value
+        elif type_.fields_by_name["value"].type == MESSAGE:
+            found += value.values()
+    return found

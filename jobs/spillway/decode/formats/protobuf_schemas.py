@@ -33,6 +33,7 @@ Descriptor = Any
 """`google.protobuf.descriptor.Descriptor`."""
 
 TIMESTAMP, DECIMAL = "google.protobuf.Timestamp", "confluent.type.Decimal"
+ANY = "google.protobuf.Any"
 WRAPPERS = frozenset(
     f"google.protobuf.{name}Value"
     for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
