@@ -204,6 +204,81 @@ def test_no_schema_is_an_answer(registry: StandIn) -> None:
         client(registry).schema(1)
 
 
+@pytest.mark.parametrize("shape", ["a chain", "side by side"])
+def test_references_have_an_end(
+    registry: StandIn, shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "MOST_REFERENCES", 3)
+    refers: list[dict[str, Any]] = []
+    numbers = []
+    for n in range(5):
+        numbers.append(registry.register(f"s{n}", f"[{n}]", references=list(refers)))
+        refers = refers if shape == "side by side" else []
+        refers.append({"name": f"N{n}", "subject": f"s{n}", "version": 1})
+    assert [name for name, _ in client(registry).schema(numbers[3]).references] == [
+        "N0",
+        "N1",
+        "N2",
+    ]
+    with pytest.raises(NotThere, match=r"it has over 3 references: register it with what it"):
+        client(registry).schema(numbers[4])
+
+
+def test_a_registry_that_refers_on_and_on_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+
+    def on_and_on(_: object, path: str, **__: Any) -> dict[str, Any]:
+        nonlocal asked
+        asked += 1
+        refers = {"name": f"N{asked}", "subject": "é\ud800", "version": 1}
+        return {"schema": TEXT, "references": [refers]}
+
+    monkeypatch.setattr(RegistryClient, "ask", on_and_on)
+    with pytest.raises(NotThere, match="it has over 200 references"):
+        RegistryClient("http://none", {}, wait_s=0.0).schema(1)
+    assert asked == 201
+
+
+def test_references_in_a_ring_are_no_schema(registry: StandIn) -> None:
+    registry.register("a", TEXT, references=[{"name": "B", "subject": "b", "version": 1}])
+    registry.register("b", OTHER, references=[{"name": "A", "subject": "a", "version": 1}])
+    with pytest.raises(NotThere, match="its references have no end: B"):
+        client(registry).schema(1)
+
+
+@pytest.mark.parametrize("version", ["é", "1", "latest?x", "1 2", True, 1.0, None, [1]])
+def test_the_version_of_a_reference_is_a_whole_number(registry: StandIn, version: Any) -> None:
+    registry.register("base", OTHER)
+    refers = [{"name": "Base", "subject": "base", "version": version}]
+    number = registry.register("top", TEXT, references=refers)
+    with pytest.raises(RegistryRefuses, match="whole number of a version: register the schema"):
+        client(registry).schema(number)
+
+
+def test_another_registry_may_serialize_what_one_cannot(registry: StandIn) -> None:
+    """One cannot now, the other is away: both are asked again."""
+    number = registry.register("s", PROTO, "PROTOBUF")
+    wanted = client(registry).schema(number)
+    registry.faults = [json.dumps({"schema": PROTO, "schemaType": "PROTOBUF"}), 500]
+    asking = RegistryClient(
+        f"{registry.url},http://127.0.0.1:1", {}, wait_s=60.0, sleep=lambda _: None
+    )
+    assert asking.schema(number) == wanted
+    assert not registry.faults
+
+
+def test_an_answer_of_as_many_bytes_as_are_read(
+    registry: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = registry.register("s", TEXT)
+    size = len(json.dumps({"schema": TEXT}))
+    monkeypatch.setattr(client_module, "MOST_ANSWER_BYTES", size)
+    assert client(registry).schema(number).text == TEXT
+    monkeypatch.setattr(client_module, "MOST_ANSWER_BYTES", size - 1)
+    with pytest.raises(RegistryUnavailable, match="its answer has over"):
+        client(registry).schema(number)
+
+
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
@@ -294,7 +369,9 @@ def test_an_answer_without_end_is_not_read_to_it(
 def test_an_odd_answer_is_said(answering: Any, body: bytes) -> None:
     said = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
     address = answering(lambda connection: connection.sendall(said))
-    with pytest.raises(RegistryRefuses, match=r"without what was asked for|is no schema registry"):
+    with pytest.raises(
+        RegistryRefuses, match=r"without what was asked for|no schema registry|without a name"
+    ):
         RegistryClient(f"http://{address}", {}, wait_s=0).schema(1)
 
 

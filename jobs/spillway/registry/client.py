@@ -39,6 +39,7 @@ WAITS_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 NOT_FOUND = {40401: "subject", 40402: "version", 40403: "schema"}
 """A registry's own codes. A 404 without one is somebody else's."""
 MOST_REFERENCES = 200
+"""Of a schema, and what these refer to, all in all."""
 ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 CANNOT_SERIALIZE = frozenset({400, 422, 500, 501})
 """What a registry answers that cannot give a schema serialized. Not 404: that has lost it."""
@@ -332,14 +333,23 @@ class RegistryClient:
             raise self._odd(path, found)
         for each in every:
             name, subject, version = (each.get(key) for key in ("name", "subject", "version"))
-            if not isinstance(name, str):
-                raise self._odd(path, found)
+            # What stands in a path must be nothing else than the number of a version.
+            if not (isinstance(name, str) and isinstance(subject, str) and type(version) is int):
+                raise RegistryRefuses(
+                    f"the schema registry at {self.urls[0]}{path} gives a reference without a "
+                    "name, a subject and the whole number of a version: register the schema anew"
+                )
             if name in into:
                 continue
-            if name in above or len(into) >= MOST_REFERENCES:
-                raise NotThere(f"its references have no end: {name}")
-            place = f"/subjects/{urllib.parse.quote(str(subject), safe='')}/versions/{version}"
-            place += "?deleted=true"
+            if name in above:
+                raise NotThere(f"its references have no end: {self._told(name)}")
+            if len(above) + len(into) >= MOST_REFERENCES:
+                raise NotThere(
+                    f"it has over {MOST_REFERENCES} references: register it with what it refers to "
+                    "written into it"
+                )
+            quoted = urllib.parse.quote(subject, safe="", errors="replace")
+            place = f"/subjects/{quoted}/versions/{version}?deleted=true"
             try:
                 below = self.ask(place)
             except NotThere:
