@@ -9,9 +9,10 @@ pruned and their files deleted between.
 from __future__ import annotations
 
 import random
+import shutil
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from spillway.kafka.client import KafkaUnavailable
 from spillway.relay import run
 from spillway.relay.kept import RelayPosition
 from spillway.relay.run import Telling, relay
-from spillway.tables import Warehouse, log
+from spillway.tables import TableReplaced, Warehouse, log
 from tests.followed import IDENTITY, Followed
 from tests.lanes import explored
 
@@ -97,7 +98,26 @@ class Connection:
         self._open = []
 
 
-def relay_once(follower: Follower, connection: Connection) -> None:
+class Meanwhile(threading.Event):
+    """Between two looks of a relay these happen, one after the other; then it ends."""
+
+    def __init__(self, *happens: Callable[[], object]) -> None:
+        super().__init__()
+        self._happens = list(happens)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if self._happens:
+            self._happens.pop(0)()
+        else:
+            self.set()
+        return self.is_set()
+
+
+def relay_once(
+    follower: Follower, connection: Connection, stop: threading.Event | None = None
+) -> None:
+    """With `stop`: until that is set."""
+
     @contextmanager
     def connect() -> Iterator[Connection]:
         yield connection
@@ -106,9 +126,9 @@ def relay_once(follower: Follower, connection: Connection) -> None:
         follower,
         connect,
         "w",
-        once=True,
+        once=stop is None,
         from_now=False,
-        stop=threading.Event(),
+        stop=stop or threading.Event(),
         telling=Telling(),
         fits=lambda: None,
     )
@@ -211,3 +231,57 @@ def test_a_warehouse_that_was_restored_is_not_gone_on_with(tmp_path: Path) -> No
     with pytest.raises(HistoryChanged, match="from epoch 1 on it has other rows"):
         relay_once(follower(restored), Connection(kafka, float("inf"), False, Killed()))
     assert len(kafka.rows) == 7
+
+
+@pytest.mark.parametrize(
+    ("epochs", "pruned", "error", "told"),
+    [
+        (2, False, TableReplaced, "its log ends at version 2, and version 4 was seen before"),
+        # As long as the other one: noticed with the next epoch.
+        (4, False, TableReplaced, "version 4 is another one than was seen before"),
+        (6, False, TableReplaced, "version 4 is another one than was seen before"),
+        (6, True, HistoryChanged, "from epoch 3 on it has other rows"),
+    ],
+)
+def test_a_relay_that_lives_through_a_restore_notices(
+    tmp_path: Path, epochs: int, pruned: bool, error: type[Exception], told: str
+) -> None:
+    """It was asleep, or the restored log has grown past what it knows between two looks."""
+    results, kafka = Followed(tmp_path / "a"), Topic()
+    restored = Followed(tmp_path / "b")
+    restored._next = 1_000
+    for _ in range(4):
+        results.run_epoch([2])
+    for _ in range(epochs):
+        restored.run_epoch([2])
+    if pruned:
+        restored.checkpoint()
+
+    def restore() -> None:
+        shutil.rmtree(results.root)
+        shutil.copytree(restored.root, results.root)
+
+    def goes_on() -> None:
+        restored.run_epoch([2])
+        restore()
+
+    connection = Connection(kafka, float("inf"), False, Killed())
+    with pytest.raises(error, match=told):
+        relay_once(follower(results), connection, Meanwhile(restore, goes_on))
+    assert Counter(kafka.rows) == Counter(results.given)
+    with pytest.raises(HistoryChanged):
+        relay_once(follower(results), Connection(kafka, float("inf"), False, Killed()))
+
+
+def test_a_relay_that_runs_takes_what_comes_between_its_looks(tmp_path: Path) -> None:
+    results, kafka = Followed(tmp_path), Topic()
+    results.run_epoch([3])
+    stop = Meanwhile(
+        lambda: results.run_epoch([2, 2]),
+        results.compact,
+        results.checkpoint,
+        results.seal,
+        lambda: results.run_epoch([1]),
+    )
+    relay_once(follower(results), Connection(kafka, float("inf"), False, Killed()), stop)
+    assert Counter(kafka.rows) == Counter(results.given)

@@ -674,6 +674,9 @@ def test_a_relay_asks_before_what_is_new(monkeypatch: pytest.MonkeyPatch) -> Non
             told.append("look")
             return next(looks)
 
+        def check(self, _: object, __: object) -> None:
+            told.append("checked")
+
     def delivers(_: object, __: object, kept: SimpleNamespace, step: str) -> SimpleNamespace:
         told.append(step)
         kept.position.append(step)
@@ -695,4 +698,4 @@ def test_a_relay_asks_before_what_is_new(monkeypatch: pytest.MonkeyPatch) -> Non
     follower: Any = Looking()
     with pytest.raises(QueryChanged):
         relaying._run(follower, kept, kept, [], False, stop, Telling(), fits)  # type: ignore[arg-type]
-    assert told == ["look", "asked", "one", "look", "asked"]
+    assert told == ["look", "checked", "asked", "one", "look", "checked", "asked"]

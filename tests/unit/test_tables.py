@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -28,6 +29,7 @@ from spillway.tables import (
     OutcomeUnknown,
     SessionEvent,
     TableConflict,
+    TableReplaced,
     Warehouse,
     WrongTable,
     compaction,
@@ -408,6 +410,24 @@ def test_a_pruned_log_is_short_and_whole(tmp_path: Path, monkeypatch: pytest.Mon
     assert [e.n for e in stale.journal.read()] == list(range(60))
     assert [e.n for e in Warehouse(str(tmp_path)).journal.read(55)] == list(range(55, 60))
     assert repair(str(tmp_path)) == []
+
+
+def test_a_table_that_is_behind_what_was_seen_of_it_was_restored(tmp_path: Path) -> None:
+    """A process may live through that: it is told to start again, in our words."""
+    w = warehouse(tmp_path / "w")
+    w.journal.append(genesis())
+    shutil.copytree(tmp_path / "w", tmp_path / "backup")
+    w.journal.append(claim(1))
+    entry = w.table("journal").entry()
+    shutil.rmtree(tmp_path / "w")
+    shutil.copytree(tmp_path / "backup", tmp_path / "w")
+    told = r"restored or replaced .* its log ends at version 1, and version 2 was .* Start it again"
+    with pytest.raises(TableReplaced, match=told):
+        w.journal.refresh()
+    warehouse(tmp_path / "w").journal.append(claim(1))
+    with pytest.raises(TableReplaced, match="version 2 is another one than was seen before"):
+        w.table("journal").demand_entry(entry)
+    w.table("journal").demand_entry(w.table("journal").entry())
 
 
 def test_what_was_written_lately_is_not_pruned_however_many_entries_came_since(

@@ -33,10 +33,13 @@ from spillway.protocol.state import JournalState
 from spillway.storage import StorageError
 from spillway.tables import ActiveFile, DamagedTable, NothingYet, Warehouse, WarehouseError
 from spillway.tables.definitions import SESSION_DATE
+from spillway.tables.log import LogEntry
 from spillway_schemas.corrections import partition_of
 from spillway_schemas.exits import FAILED
 
 BATCH_ROWS = 65_536
+FOLLOWED = ("sessions", "results")
+"""In the order in which they are looked at."""
 _CHECKED = ds.ParquetFragmentScanOptions(pre_buffer=False, page_checksum_verification=True)
 
 
@@ -57,6 +60,8 @@ class Follower:
         self._identity = list(identity)
         self._versions = (-1, -1)
         """Of `sessions` and `results`, when they were looked at last."""
+        self._entries: list[LogEntry] = []
+        """Of their logs, then."""
         self._seen = Seen(-1, (), ())
 
     @property
@@ -74,8 +79,11 @@ class Follower:
         return state
 
     def look(self) -> Seen:
-        """See what is there now."""
-        sessions, results = map(self._warehouse.table, ("sessions", "results"))
+        """See what is there now: the same object, where nothing is new.
+
+        Raises `TableReplaced` where what was seen before is of another log.
+        """
+        tables = sessions, results = [self._warehouse.table(each) for each in FOLLOWED]
         sessions.refresh()
         ended = self._seen.ended
         if sessions.version != self._versions[0]:
@@ -83,12 +91,19 @@ class Follower:
         at = sessions.version
         epoch = self._warehouse.applied("results")
         if (at, results.version) != self._versions:
+            for table, entry in zip(tables, self._entries, strict=False):
+                table.demand_entry(entry)
+            self._entries = [table.entry() for table in tables]
             self._seen = Seen(epoch, results.files(), ended)
             self._versions = (at, results.version)
         return self._seen
 
     def check(self, position: Position, seen: Seen) -> None:
-        """Raise `HistoryChanged` where the position is of another history of the table."""
+        """Raise `HistoryChanged` where the position is of another history of the table.
+
+        Reads three columns of the row groups that may have rows of the position's newest epoch, or
+        of one after it that it passed without rows: mostly of one file, however large the table.
+        """
         if why := another_history(position, seen, self._agrees(position, seen)):
             raise HistoryChanged(
                 f"results at {self._warehouse.place.path('results')} is not the table that was "
@@ -147,9 +162,17 @@ class Follower:
             if least <= greatest
             if file.least is None or (file.least <= greatest and least <= file.greatest)
         )
-        return any(rows.num_rows for file in files for rows in self._rows(file, wanted))
+        names = ["phase", "epoch", "committed_at"]
+        return any(True for file in files for _ in self._batches(file, wanted, names))
 
     def _rows(self, file: ActiveFile, wanted: pc.Expression) -> Iterator[pa.Table]:
+        for batch in self._batches(file, wanted):
+            yield self._whole(pa.Table.from_batches([batch]), file)
+
+    def _batches(
+        self, file: ActiveFile, wanted: pc.Expression, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The wanted rows of a file, without its partition's column. None is empty."""
         table = self._warehouse.table("results")
         try:
             with table.place.open(file.path) as source:
@@ -160,6 +183,7 @@ class Follower:
                     .make_fragment(source)
                     .to_batches(
                         schema=table.definition.file_schema,
+                        columns=columns,
                         filter=wanted,
                         batch_size=BATCH_ROWS,
                         batch_readahead=1,
@@ -167,9 +191,7 @@ class Follower:
                         fragment_scan_options=_CHECKED,
                     )
                 )
-                for batch in batches:
-                    if batch.num_rows:
-                        yield self._whole(pa.Table.from_batches([batch]), file)
+                yield from (batch for batch in batches if batch.num_rows)
         except StorageError:
             raise
         except (pa.ArrowException, OSError) as error:

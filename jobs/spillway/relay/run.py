@@ -9,6 +9,8 @@ Failure paths:
   connects anew, as a start does, until Kafka is back.
 * *Two relays of one topic*: the one that began last works; the other one ends and says so.
 * *The query changes*: what was seen before is in the topic, nothing of the changed query's is.
+* *The tables are restored from a backup*: noticed at the start, and at the first look that finds
+  something new. What such a look costs more, see `Follower.check` and `Table.demand_entry`.
 * *A file goes while it is read* (a process that slept for a day): an error; the next start reads
   the files of then.
 """
@@ -89,9 +91,9 @@ def relay(
     """Relay until `stop` is set; with `once` until everything that is there at the start is in.
 
     `connect` fences earlier relays. `fits` is asked when a look has found something new, and raises
-    where that cannot be relayed. Raises `RelayRefused`, `HistoryChanged`, ProducerFenced,
-    NotPermitted, TopicProblem, `WarehouseError`; KafkaUnavailable with `once`, and when Kafka does
-    not answer at the start.
+    where that cannot be relayed. Raises `RelayRefused`, `HistoryChanged`, `TableReplaced`,
+    ProducerFenced, NotPermitted, TopicProblem, `WarehouseError`; KafkaUnavailable with `once`, and
+    when Kafka does not answer at the start.
     """
     begun = False
     while not stop.is_set():
@@ -156,7 +158,10 @@ def _run(
         if once:
             return
         stop.wait(POLL_S)
-        seen = follower.look()
+        before, seen = seen, follower.look()
+        if seen is not before:
+            # A process outlives a restore: here it would be noticed, or never.
+            follower.check(kept.position, seen)
 
 
 def deliver(

@@ -32,6 +32,7 @@ from spillway.tables.errors import (
     NoWarehouse,
     OutcomeUnknown,
     TableConflict,
+    TableReplaced,
     WarehouseError,
     WrongTable,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "Snapshots",
     "TableConflict",
     "TableDefinition",
+    "TableReplaced",
     "Warehouse",
     "WarehouseError",
     "WrongTable",

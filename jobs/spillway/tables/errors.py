@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spillway_schemas.exits import NOTHING_YET, USAGE
+from spillway_schemas.exits import FAILED, NOTHING_YET, USAGE
 
 
 class WarehouseError(Exception):
@@ -70,6 +70,13 @@ class FileMismatch(WarehouseError):
 
 class DamagedTable(WarehouseError):
     """A table's log is torn, as after a loss of power. `spillway doctor --repair` mends it."""
+
+
+class TableReplaced(WarehouseError):
+    """A table was restored or replaced while this process had it open: what it has seen is of a
+    table that is gone. The next start sees the one that is there now."""
+
+    exit_code = FAILED
 
 
 class DamagedArchive(WarehouseError):

@@ -67,7 +67,15 @@ from deltalake.transaction import (
 
 from spillway.storage import Folder
 from spillway.tables.columns import ColumnConflict, Fields, united
-from spillway.tables.damage import COUNTS, LOG, check_log, is_table, last_checkpoint, log_name
+from spillway.tables.damage import (
+    COUNTS,
+    LOG,
+    check_log,
+    is_table,
+    last_checkpoint,
+    log_name,
+    log_versions,
+)
 from spillway.tables.definitions import (
     NUMBERED_NAMES,
     OF_QUERY,
@@ -80,6 +88,7 @@ from spillway.tables.errors import (
     NoWarehouse,
     OutcomeUnknown,
     TableConflict,
+    TableReplaced,
     WrongTable,
 )
 from spillway_schemas.journal import FileRecord
@@ -118,6 +127,15 @@ class ActiveFile:
     greatest: Any = None
     sessions: tuple[str, str] | None = None
     """First and last session of its rows; None for numbered tables, and when it is not known."""
+
+
+@dataclass(frozen=True)
+class LogEntry:
+    """An entry of a table's log."""
+
+    version: int
+    text: bytes | None
+    """None: it was pruned."""
 
 
 class Table:
@@ -186,16 +204,47 @@ class Table:
         return pa.schema([f for f in pa.schema(self._handle.schema()) if f.name not in by])
 
     def refresh(self) -> None:
-        """See the newest version of the table."""
+        """See the newest version of the table. Raises `TableReplaced` where that is an older one
+        than this process has seen."""
         before = self.version
         try:
             self._handle.update_incremental()
         except (DeltaError, OSError) as error:
             if explained := self.place.error_of("read", LOG, error):
                 raise explained from error
+            if (last := max(log_versions(self.place), default=-1)) < before:
+                raise self._replaced(
+                    f"its log ends at version {last}, and version {before} was seen before"
+                ) from error
             raise
         if self.version != before:
             self._transactions.clear()
+
+    def entry(self) -> LogEntry:
+        """The log's entry of the version that this process sees."""
+        return self._entry(self.version)
+
+    def demand_entry(self, seen: LogEntry) -> None:
+        """Raise `TableReplaced` where the log has another entry of that version now.
+
+        `refresh` adds what is new to what was seen, and does not ask whose log it is: one that was
+        restored, and has grown past the seen version since, would be taken for the same.
+        """
+        now = self._entry(seen.version)
+        if None not in (now.text, seen.text) and now != seen:
+            raise self._replaced(f"version {seen.version} is another one than was seen before")
+
+    def _entry(self, version: int) -> LogEntry:
+        try:
+            return LogEntry(version, self.place.read(log_name(version)))
+        except FileNotFoundError:
+            return LogEntry(version, None)
+
+    def _replaced(self, why: str) -> TableReplaced:
+        return TableReplaced(
+            f"the table {self.name!r} at {self.place.path()} was restored or replaced while this "
+            f"process had it open: {why}. Start it again"
+        )
 
     def transaction(self, app: str) -> int:
         """Return the last version of an application transaction as seen; -1 when none.
