@@ -443,15 +443,28 @@ def test_the_line_of_an_epoch() -> None:
     for _ in range(2):
         tally.add(entry)
     assert tally.line() == (
-        "everything that Kafka held when this began has been read: 2,468 rows and 2,002 results in "
-        "2 epochs"
+        "everything that Kafka held when this began has been read: 2,468 rows (6 quarantined) "
+        "and 2,002 results in 2 epochs"
     )
+    assert tally.trouble() == ""
     assert epoch_line(epoch(2, 7, ends(1, 1, 1))) == (
         "epoch 7: 0 rows, 0 results | state 0 B of 0 B | 0.00 s"
     )
     assert epoch_line(epoch(2, 8, ends(1, 1, 1), withdrawn="s")) == (
         "epoch 8: 0 rows, 0 results | state 0 B of 0 B | seal withdrawn | 0.00 s"
     )
+
+
+def test_a_run_names_the_topics_that_gave_nothing_but_broken_rows() -> None:
+    tally = RunTally()
+    broken, silent = count("b", 0, 40).model_copy(update={"rejected": 40}), count("c", 0, 0)
+    tally.add(epoch(2, 0, ends(1, 1, 1), read=[count("a", 0, 40), broken, silent]))
+    assert tally.line().endswith("80 rows (40 quarantined) and 0 results in 1 epoch")
+    assert tally.trouble() == (
+        "every row of b breaks its contract. For the reasons: spillway quarantine list"
+    )
+    tally.add(epoch(2, 1, ends(1, 2, 1), read=[count("b", 1, 1)]))
+    assert tally.trouble() == ""
 
 
 # --- workers

@@ -93,3 +93,5 @@ def stream(
     # A day that is sealed, or a signal, may end it before.
     if available_now and until_sealed is None and not quiet and not stop.is_set():
         say(tally.line())
+        if trouble := tally.trouble():
+            warn(trouble)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from spillway.protocol.state import JournalState
 from spillway.report.words import bytes_text, times_text
@@ -26,20 +27,36 @@ class RunTally:
     """Rows and results of the epochs of one run."""
 
     def __init__(self) -> None:
-        self._epochs = self._rows = self._results = 0
+        self._epochs = self._results = 0
+        self._rows: Counter[str] = Counter()
+        self._rejected: Counter[str] = Counter()
 
     def add(self, entry: Epoch) -> None:
         """Count one journaled epoch."""
         self._epochs += 1
-        self._rows += sum(count.rows for count in entry.read)
         self._results += sum(entry.results.values())
+        for count in entry.read:
+            self._rows[count.topic] += count.rows
+            self._rejected[count.topic] += count.rejected
 
     def line(self) -> str:
         """What a run that reads what Kafka holds ends with."""
+        rejected = self._rejected.total()
+        quarantined = f" ({rejected:,} quarantined)" if rejected else ""
         return (
             "everything that Kafka held when this began has been read: "
-            f"{times_text(self._rows, 'row')} and {times_text(self._results, 'result')} in "
-            f"{times_text(self._epochs, 'epoch')}"
+            f"{times_text(self._rows.total(), 'row')}{quarantined} and "
+            f"{times_text(self._results, 'result')} in {times_text(self._epochs, 'epoch')}"
+        )
+
+    def trouble(self) -> str:
+        """Which topics gave nothing but rows that break their contract; empty where none did."""
+        bad = [topic for topic, rows in self._rows.items() if 0 < rows == self._rejected[topic]]
+        if not bad:
+            return ""
+        return (
+            f"every row of {', '.join(sorted(bad))} breaks its contract. For the reasons: "
+            "spillway quarantine list"
         )
 
 
