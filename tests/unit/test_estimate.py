@@ -86,6 +86,7 @@ def test_where_everything_is_read_the_numbers_are_exact(
     trade, quote = guess["leaves"]
     assert trade["sampled"] == {"kept": sum(trades.values()), "rejected": 20, "filtered": 20}
     assert quote["sampled"] == {"kept": sum(quotes.values()), "rejected": 20, "filtered": 0}
+    assert trade["reason"].startswith("not JSON: ")
     assert (quote["name"], quote["topic"], quote["offsets"]) == ("quote", "quotes", 300)
     assert [join["name"] for join in found["joins"]] == ["join"], "the tree is there as well"
 
@@ -112,6 +113,25 @@ def test_a_sample_is_told_with_how_far_it_may_be_off(
     assert "rough" not in told
     for part in ("trade", "24,000", "24 %", "key (symbol)"):
         assert part in told
+
+
+def test_a_topic_that_breaks_its_contract_is_told_with_the_commonest_reason(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal.out, "_width", 200)
+    good, bad = b'{"symbol":"A","price":1.5}', b'{"symbol":"A","price":"1.5"}'
+    quotes: list[Partition] = [[(0, b'{"symbol":"A","bid":1.5}')] * 4]
+    sample_from(monkeypatch, {"trade": [[(0, bad)] * 3 + [(0, b"{")]], "quotes": quotes})
+    told = explained(capsys, str(file), "--estimate")
+    assert (
+        "Of trade, 100 % of the sampled rows break their contract; the commonest reason: "
+        "price: a number is needed\n" in told
+    )
+    assert "Of quote" not in told
+    sample_from(monkeypatch, {"trade": [[(0, good)] * 3], "quotes": quotes})
+    assert "contract" not in explained(capsys, str(file), "--estimate")
+    guess = json.loads(explained(capsys, str(file), "--estimate", "--json"))["estimate"]
+    assert [leaf["reason"] for leaf in guess["leaves"]] == [None, None]
 
 
 def test_two_readings_of_a_stream_have_samples_of_their_own(

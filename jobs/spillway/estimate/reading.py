@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -71,6 +72,13 @@ class LeafRead:
     """Sampled rows that the contract and the filter keep."""
     rejected: int
     filtered: int
+    reason: str = ""
+    """The commonest of the rejected ones; empty: none was."""
+
+    @property
+    def sampled(self) -> int:
+        """Rows that were read."""
+        return self.kept + self.rejected + self.filtered
 
     @property
     def rows(self) -> float:
@@ -217,6 +225,7 @@ def _sampled(
     """The leaf's rows, what is told of it, and the least and greatest of Kafka's times."""
     frames, kept, rejected, filtered = [_rows(leaf, plan, plan.schema.empty_table())], 0, 0, 0
     times: list[int] = []
+    reasons: Counter[str] = Counter()
     for piece in _pieces(rows):
         times += [int(each) for each in (piece.kafka_ms.min(), piece.kafka_ms.max())]
         found = decode(plan, piece.values, piece.kafka_ms)
@@ -225,10 +234,14 @@ def _sampled(
             found = judged(plan, found, piece.kafka_ms, never, query.event_time.ahead_us)
         kept += len(found.kept)
         rejected += len(found.rejected)
+        reasons.update(found.reasons)
         filtered += found.filtered
         times_us = None if found.times is None else found.times.kept_us
         frames.append(_rows(leaf, plan, found.rows, piece.groups[found.kept], times_us))
-    said = LeafRead(leaf.name, plan.topic, draw.offsets, draw.fraction, kept, rejected, filtered)
+    reason = max(reasons, key=reasons.__getitem__, default="")
+    said = LeafRead(
+        leaf.name, plan.topic, draw.offsets, draw.fraction, kept, rejected, filtered, reason
+    )
     return LeafSample(pl.concat(frames), draw.fraction), said, times
 
 

@@ -31,6 +31,7 @@ def as_json(found: SessionEstimate) -> dict[str, Any]:
                     "rejected": leaf.rejected,
                     "filtered": leaf.filtered,
                 },
+                "reason": leaf.reason or None,
             }
             for leaf in found.leaves
         ],
@@ -48,13 +49,12 @@ def as_tables(found: SessionEstimate) -> Group:
     """The inputs, the results, and the keys that give most of them."""
     inputs = _table("input", "offsets", "read", "rows", "rejected")
     for leaf in found.leaves:
-        seen = leaf.kept + leaf.rejected + leaf.filtered
         inputs.add_row(
             leaf.name,
             count_text(leaf.offsets),
             _part(leaf.fraction),
             _about(leaf.rows, exact=leaf.fraction == 1),
-            _part(leaf.rejected / seen) if seen else "–",
+            _part(leaf.rejected / leaf.sampled) if leaf.sampled else "–",
         )
     keys = _table("key", "results", "range")
     keys.columns[0].header = f"key ({', '.join(found.names)})"
@@ -79,7 +79,12 @@ def _verdict(results: Estimate) -> str:
 
 
 def _doubts(found: SessionEstimate) -> list[str]:
-    said = []
+    said = [
+        f"Of {visible(leaf.name)}, {_part(leaf.rejected / leaf.sampled)} of the sampled rows "
+        f"break their contract; the commonest reason: {visible(leaf.reason)}"
+        for leaf in found.leaves
+        if leaf.reason
+    ]
     if found.optional:
         said.append(
             f"Results that lack a row of {' or '.join(found.optional)} come on top, after the "
