@@ -13,6 +13,7 @@ import pytest
 from spillway.cli import main
 from spillway.doctor import check_all
 from spillway.jars import JarError, JavaError
+from spillway.kafka import broker
 from spillway.kafka.options import OptionError
 from spillway.metrics.server import CannotListen
 from spillway.private import NotPrivate
@@ -176,6 +177,25 @@ def test_the_reason_of_a_dry_run_is_kept(tmp_path: Path, settings: list[str]) ->
     assert event.details["dry_run"] is True
     [command] = [each.command for each in warehouse.commands.read(-1)]
     assert (command.by, command.reason) == ("bob", "make room")
+
+
+def test_a_broker_of_another_folder_is_told_to_be_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who stands in another folder has no topics there, and would look for them."""
+    monkeypatch.chdir(tmp_path)
+    data = tmp_path / "var" / "kafka"
+
+    def start(folder: Path, port: int) -> broker.BrokerStatus:
+        (data / "data").mkdir(parents=True, exist_ok=True)
+        (data / "data" / "meta.properties").touch()
+        return broker.BrokerStatus(True, True, f"127.0.0.1:{port}", str(data), "broker.log", 7)
+
+    monkeypatch.setattr(broker, "start", start)
+    main_ok("kafka", "start")
+    assert f"It is a new, empty broker; its data are in {data}\n" in capsys.readouterr().out
+    main_ok("kafka", "start")
+    assert "new" not in capsys.readouterr().out.replace(str(data), "")
 
 
 def test_the_version_is_told(

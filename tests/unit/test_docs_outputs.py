@@ -187,7 +187,7 @@ MAKERS["demo-airflow"] = lambda stage: _outcome(stage, AirflowDay)
 
 @makes("kafka-start")
 def kafka_start(stage: Stage) -> None:
-    up = broker.BrokerStatus(True, True, "127.0.0.1:19092", "d", "var/kafka/broker.log", pid=7)
+    up = broker.BrokerStatus(True, True, "127.0.0.1:19092", "var/kafka", "var/kafka/broker.log", 7)
     stage.patch.setattr(broker, "start", lambda *_: up)
     main_ok(["kafka", "start"])
 

@@ -22,8 +22,12 @@ def start() -> None:
     from spillway.kafka import broker
 
     settings = given.settings()
-    up = broker.start(Path(settings.kafka.data_dir), _port(settings))
+    folder = Path(settings.kafka.data_dir)
+    fresh = broker.is_new(folder)
+    up = broker.start(folder, _port(settings))
     say(f"Kafka runs at {up.bootstrap} (process {up.pid}, log {up.log})")
+    if fresh:
+        say(f"It is a new, empty broker; its data are in {up.data_dir}")
 
 
 @app.command("stop")

@@ -141,6 +141,15 @@ def stop(data_dir: Path, timeout_s: float = STOP_TIMEOUT_S) -> bool:
         return process is not None
 
 
+def is_new(data_dir: Path) -> bool:
+    """Whether a start would make a new broker, without topics: nothing is kept in `data_dir`."""
+    return not _formatted(data_dir.expanduser().resolve() / "data")
+
+
+def _formatted(data: Path) -> bool:
+    return (data / "meta.properties").is_file()
+
+
 def status(data_dir: Path) -> BrokerStatus:
     """What is known about the broker of `data_dir`; never raises because it is down."""
     folder = data_dir.expanduser().resolve()
@@ -247,7 +256,7 @@ def _prepare(
         node = _Node(node.cluster_id, port, node.controller_port)
     properties = folder / "server.properties"
     properties.write_text(server_properties(data, node.port, node.controller_port))
-    if not (data / "meta.properties").is_file():
+    if not _formatted(data):
         _format(folder, node, var)
     _write(folder / "node.json", asdict(node))
     return node
