@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import get_args
@@ -81,6 +82,10 @@ def test_whether_the_stream_runs_is_told(found):
     assert "runs  (term 1, host/1)" in of(driver_runs=True)
     assert "does not run  (term 1, host/1)" in of(driver_runs=False)
     assert "runs or not: it cannot be seen from here" in of(driver_runs=None)
+    rates = {"rows_per_s": 1857.0, "results_per_s": 4.0}
+    assert re.search("rates +1,857 rows/s, 4.0 results/s", of(driver_runs=True, **rates))
+    assert re.search("rates +1,857 rows/s, 4.0 results/s", of(driver_runs=None, **rates))
+    assert re.search("rates +– *\n", of(driver_runs=False, **rates)), "nothing is read now"
     assert "has not begun" in of(driver="", term=0)
     assert "(term 1" not in shown(found.model_copy(update={"driver_runs": True}), 50)
 

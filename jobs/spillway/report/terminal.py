@@ -149,12 +149,8 @@ def _head(status: Status, width: int) -> RenderableType:
     if age is not None:
         epoch.append(f", {span_text(age)} ago", style="yellow" if age > STALE_S else "dim")
     line.add_row("epoch", epoch)
-    line.add_row(
-        "rates",
-        Text(
-            f"{rate_text(status.rows_per_s, 'rows')}, {rate_text(status.results_per_s, 'results')}"
-        ),
-    )
+    rates = f"{rate_text(status.rows_per_s, 'rows')}, {rate_text(status.results_per_s, 'results')}"
+    line.add_row("rates", Text("–" if status.driver_runs is False else rates))
     line.add_row(
         "delay",
         Text(f"p50 {ms_text(status.delay_p50_ms)}, p99 {ms_text(status.delay_p99_ms)}"),
