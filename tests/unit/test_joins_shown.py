@@ -135,6 +135,16 @@ def test_the_terminal_has_a_line_for_each_join(found: Status, width: int) -> Non
         assert cells == [each.join, *told]
 
 
+def test_a_join_without_state_has_no_productivity(found: Status) -> None:
+    """`0.00` would say that its rows give nothing."""
+    joins = [each.model_copy(update={"bytes": 0, "productivity": 0.0}) for each in found.joins]
+    lines = shown(found.model_copy(update={"joins": joins}), 100).splitlines()
+    [head] = [line for line in lines if "per KiB" in line]
+    named = [line for line in lines if line.strip().split(" ")[0] in JOINS]
+    ends = head.index("per KiB") + len("per KiB")
+    assert [line[:ends].split()[-1] for line in named] == ["–"] * len(JOINS)
+
+
 def test_the_command_prints_joins_and_their_groups(
     warehouse: Warehouse, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -401,8 +401,8 @@ def test_spills_for_want_of_room_are_told_with_what_helps(settings) -> None:
     fill_journal(warehouse, made.entries)
     found = status(warehouse, settings, made.now(), None)
     said = " ".join(shown(found, 80).split())
-    assert f"{made.overflows} of {made.spills} spills took groups below the threshold" in said
-    assert "Where it is most of them, raise state.budget_bytes, or lower" in said
+    assert f"{made.overflows} of {made.spills} spills came before the threshold" in said
+    assert "Raise state.budget_bytes or lower spill.threshold" in said
     kept = found.sessions[0].model_copy(update={"overflows": 0})
     rest = [kept, *found.sessions[1:]]
     assert "threshold:" not in shown(found.model_copy(update={"sessions": rest}), 80)

@@ -29,13 +29,21 @@ HEAD = (
     "results",
     "of the session",
     "results/s",
-    "a KiB",
+    "per KiB",
     "loss/KiB",
     "generations",
     "spilled",
     "hottest key",
 )
-LEFT_OUT = ("of the session", "rows in", "generations", "a KiB", "loss/KiB", "results/s", "spilled")
+LEFT_OUT = (
+    "of the session",
+    "rows in",
+    "generations",
+    "per KiB",
+    "loss/KiB",
+    "results/s",
+    "spilled",
+)
 """Columns that a narrow terminal does without, the first ones first."""
 
 

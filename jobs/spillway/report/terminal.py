@@ -240,9 +240,8 @@ def _asked(each: Waiting, runs: bool | None) -> Text:
 def overflow_text(session: SessionStatus) -> str:
     """Which spills did not keep their rule, why, and what helps."""
     return (
-        f"{session.overflows} of {times_text(session.spills, 'spill')} took groups below the "
-        "threshold: the folder needs room for what is new and for merging. Where it is most of "
-        "them, raise state.budget_bytes, or lower spill.threshold"
+        f"{session.overflows} of {times_text(session.spills, 'spill')} came before the threshold, "
+        "to make room for new rows and merges. Raise state.budget_bytes or lower spill.threshold"
     )
 
 
@@ -390,14 +389,14 @@ def _slots(status: Status, width: int, fancy: bool) -> Table:
 def _joins(status: Status, width: int) -> Table:
     """The tree from its root on, a line for each join."""
     head = ["state", "results"]
-    head += [] if width < TINY else ["a KiB"]
+    head += [] if width < TINY else ["per KiB"]
     head += [] if width < NARROW else ["rows", "groups", "generations", "spilled"]
     table = _table("join", *head)
     for depth, each in root_first(status.joins):
         cells = {
             "state": bytes_text(each.bytes),
             "results": count_text(each.results),
-            "a KiB": f"{each.productivity:,.2f}",
+            "per KiB": f"{each.productivity:,.2f}" if each.bytes else "–",
             "rows": count_text(each.rows),
             "groups": count_text(sum(each.groups.values())),
             "generations": count_text(each.cuts),

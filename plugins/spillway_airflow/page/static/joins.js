@@ -49,7 +49,7 @@ export class Joins {
           figure("rows", count(each.rows)),
           figure("state", bytes(each.bytes)),
           figure("results", count(each.results)),
-          figure("a KiB", number(each.productivity)),
+          figure("per KiB", number(each.productivity)),
           figure(each.cuts === 1 ? "generation" : "generations", count(each.cuts)),
           figure("spilled", bytes(each.spilled_bytes)),
         ),

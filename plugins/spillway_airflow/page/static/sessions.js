@@ -189,7 +189,7 @@ export class Sessions {
       ["outside the day", Object.entries(session.outside).map(([t, n]) => `${visible(t)} ${count(n)}`).join(", ")],
       ["spilled", `${bytes(session.spilled_bytes)} in ${times(session.spills, "spill")}, ${bytes(session.flushed_bytes)} at the seal`],
       ["came back to memory", session.returned_bytes ? bytes(session.returned_bytes) : null],
-      ["spills for want of room", session.overflows ? `${count(session.overflows)} took groups below the threshold: where it is most of them, raise state.budget_bytes or lower spill.threshold` : null],
+      ["spills for want of room", session.overflows ? `${count(session.overflows)} came before the threshold: raise state.budget_bytes or lower spill.threshold` : null],
       ["generations", `${count(session.generations)} (at most ${count(session.most_generations)} of one group)`],
       ["groups moved", count(session.moved)],
       ["peak state of a slot", `${bytes(session.peak_state_bytes)} of ${bytes(session.budget_bytes)}`],
