@@ -44,7 +44,7 @@ class CommandFailed(RuntimeError):
 
     def __init__(self, name: str, code: int, told: Sequence[str]) -> None:
         super().__init__(f"spillway {name} ended with code {code}:\n" + "\n".join(told[-15:]))
-        self.code = code
+        self.name, self.code, self.told = name, code, told
 
 
 def command_shown(command: str) -> str:

@@ -22,13 +22,14 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         links,
         sections,
     )
+    from spillway_airflow.operators import base
 
     found: dict[str, str] = {}
 
     def setting(name: str, section: str = "spillway") -> str | None:
         return found.get(name if section == "spillway" else f"{section}.{name}")
 
-    for module in (alerts, command, connections, dag_docs, launchers, links, sections):
+    for module in (alerts, base, command, connections, dag_docs, launchers, links, sections):
         monkeypatch.setattr(module, "setting", setting)
     return found
 

@@ -158,6 +158,47 @@ def test_a_controller_that_cannot_decide_fails(fake: Fake, code: int, says: str)
         RebalanceOperator(task_id="decide", policy="nonsense").execute({})
 
 
+# --- wrong settings ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        TopicsOperator(task_id="t"),
+        RebalanceOperator(task_id="t"),
+        WaitForSealOperator(task_id="t", session=DAY),
+        VerifyOperator(task_id="t", session=DAY),
+    ],
+    ids=lambda operator: type(operator).__name__,
+)
+def test_wrong_settings_fail_without_a_retry_and_name_who_said_them(
+    fake: Fake, settings: dict[str, str], operator: Any
+) -> None:
+    fake(answering(None, 2, "/nowhere.toml: there is no such file"))
+    settings["config"] = "/nowhere.toml"
+    with pytest.raises(AirflowFailException) as it:
+        operator.execute({})
+    assert "no such file\n(settings: /nowhere.toml, by [spillway] config)" in str(it.value)
+
+
+def test_a_task_s_own_settings_are_named_as_its_own(fake: Fake, settings: dict[str, str]) -> None:
+    fake(answering(None, 2, "wrong"))
+    with pytest.raises(AirflowFailException, match=r"mine\.toml, the task's `config`"):
+        TopicsOperator(task_id="t", config="mine.toml").execute({})
+    with pytest.raises(
+        AirflowFailException, match=r"spillway\.toml, for \[spillway\] config names"
+    ):
+        TopicsOperator(task_id="t").execute({})
+
+
+def test_other_failures_are_tried_again(fake: Fake) -> None:
+    fake(answering(None, 3, "the journal is damaged"))
+    with pytest.raises(CommandFailed) as it:
+        TopicsOperator(task_id="t").execute({})
+    assert not isinstance(it.value, AirflowFailException)
+    assert "settings:" not in str(it.value)
+
+
 def test_what_was_decided_is_given(fake: Fake) -> None:
     asked = [
         {"outcome": {"obeyed": True, "reason": ""}},

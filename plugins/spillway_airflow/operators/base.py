@@ -7,13 +7,21 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
 
 from spillway_airflow.command import CommandFailed, Running
-from spillway_airflow.sections import SPILLWAY
-from spillway_schemas.exits import NOTHING_YET
+from spillway_airflow.sections import SPILLWAY, setting
+from spillway_schemas.exits import NOTHING_YET, USAGE
 
 BY = "airflow"
 """Who asks, as the journal has it."""
+
+
+class WrongUsage(CommandFailed, AirflowFailException):
+    """Settings or arguments are wrong: the task fails without a retry, which would find the same.
+
+    The message says which settings file the command went by, and who named that.
+    """
 
 
 class SpillwayOperator(BaseOperator):
@@ -40,9 +48,25 @@ class SpillwayOperator(BaseOperator):
         return found
 
     def failed(self, code: int) -> CommandFailed:
-        """The error that the last command's exit code stands for, with what it printed last."""
+        """The error that the last command's exit code stands for, with what it printed last.
+
+        A `WrongUsage` where Airflow need not try again.
+        """
         assert self._running is not None
-        return self._running.failed(code)
+        found = self._running.failed(code)
+        return (
+            WrongUsage(found.name, code, [*found.told, self._settings()])
+            if code == USAGE
+            else found
+        )
+
+    def _settings(self) -> str:
+        """Which settings file a command goes by, and where that is said."""
+        if self.config:
+            return f"(settings: {self.config}, the task's `config`)"
+        if found := setting("config", self.section):
+            return f"(settings: {found}, by [{self.section}] config)"
+        return f"(settings: spillway.toml, for [{self.section}] config names no other file)"
 
     def status(self) -> dict[str, Any] | None:
         """`spillway status`; None while there is no warehouse, or nothing in its journal.

@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from spillway_airflow.command import CommandFailed
 from spillway_airflow.links import ReportLink, SessionLink, SparkLink
-from spillway_airflow.operators.base import BY, SpillwayOperator, close_delay_option
+from spillway_airflow.operators.base import BY, SpillwayOperator, WrongUsage, close_delay_option
 from spillway_airflow.triggers import SealedTrigger, sealed, waits_for
 from spillway_schemas.session_date import SessionDateError, session_date
 
@@ -118,6 +118,8 @@ class WaitForSealOperator(SessionOperator):
         """Look once; defer when it is not sealed yet."""
         try:
             status = self.status()
+        except WrongUsage:
+            raise
         except CommandFailed as error:  # the trigger looks again until it can be told
             self.log.warning("%s", error)
             status = None
