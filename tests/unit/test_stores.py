@@ -108,6 +108,15 @@ def test_what_a_machine_s_metadata_service_answers_is_not_the_store_s_answer(sta
     assert store.startswith("the store")
 
 
+def test_a_store_that_is_not_there_is_named_by_its_endpoint() -> None:
+    options = {"aws_endpoint": "http://127.0.0.1:1", "allow_http": "true", "retry_timeout": "0s"}
+    keys = {"aws_access_key_id": "key", "aws_secret_access_key": SECRET, "aws_region": "eu"}
+    given = {name: SecretStr(value) for name, value in (options | keys).items()}
+    place = folder("s3://lake/w", given)
+    with pytest.raises(StorageError, match=r": http://127\.0\.0\.1:1 does not answer: check"):
+        place.read("x")
+
+
 def test_a_warehouse_in_a_store_and_its_options() -> None:
     environ = {
         "SPILLWAY_WAREHOUSE__ROOT": "s3://lake/w/",

@@ -98,6 +98,8 @@ _IN_THE_WAY = "the store says that another put was in the way (409), and there i
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"status(?: code)?:? (\d{3})\b")
+_ENDPOINT = re.compile(r"Error performing \w+ (https?://[^/\s@]+)[/\s]")
+"""Whom a request was for."""
 _OF_STORE = re.compile(
     r"Generic (?:S3|GCS|MicrosoftAzure) error|Error performing (?:GET|PUT|POST|DELETE|HEAD|list)|"
     r"error sending request|operation timed out|dns error",
@@ -614,9 +616,10 @@ def _reason(text: str) -> tuple[int, str] | None:
             "retry_timeout in warehouse.options"
         )
     if "dns error" in text or "error sending request" in text or "timed out" in text:
+        found = _ENDPOINT.search(text)
         return errno.EIO, (
-            "the store does not answer: check the network, and the endpoint and timeout in "
-            "warehouse.options"
+            f"{found[1] if found else 'the store'} does not answer: check the network, and the "
+            "endpoint and timeout in warehouse.options"
         )
     if status.startswith("5"):
         return errno.EIO, f"the store failed ({code or status}) and kept failing: try again later"
