@@ -23,6 +23,7 @@ from google.protobuf import any_pb2, descriptor_pb2, message_factory
 
 from spillway.decode import compile_streams, decode, tree_spec
 from spillway.decode.chunks import Chunk
+from spillway.decode.formats import avro as avro_formats
 from spillway.decode.formats import avro_columns, protobuf_columns, protobuf_schemas
 from spillway.decode.formats.decoder import decoder_of, own_decoders
 from spillway.decode.formats.framing import indexes
@@ -388,10 +389,10 @@ def nested(depth: int) -> Any:
     return type_
 
 
-def chain(n: int) -> list[tuple[str, Any]]:
+def chain(n: int, name: str = "R") -> list[tuple[str, Any]]:
     """Fields of records, of which each has the one before in it by its name."""
-    types = ["int", *(f"R{m}" for m in range(n))]
-    return [(f"f{m}", record(("x", types[m]), name=f"R{m}")) for m in range(n)]
+    types = ["int", *(f"{name}{m}" for m in range(n))]
+    return [(f"f{m}", record(("x", types[m]), name=types[m + 1])) for m in range(n)]
 
 
 def at_depth(calls: int, do: Callable[[], Any]) -> Any:
@@ -409,6 +410,10 @@ UNREAD = {
     ),
     "names of names": (
         record(*chain(63)),
+        "it has over 64 types within each other",
+    ),
+    "names of a schema that it refers to": (
+        record(("u", "Far599")),
         "it has over 64 types within each other",
     ),
     "what fastavro has parsed": (
@@ -445,10 +450,13 @@ def test_a_schema_that_is_not_read_is_refused_whatever_the_stack(what: str) -> N
     given, told = UNREAD[what]
     schema = record(("symbol", "string"))
     schema = {**given, "fields": schema["fields"] + given["fields"]}
-    refers = ("Q", json.dumps(record(("b", EMPTY), name="Q")))
+    refers = tuple(
+        (each["name"], json.dumps(each))
+        for each in (record(("b", EMPTY), name="Q"), record(*chain(600, "Far"), name="C"))
+    )
     each = replace(
         plan('format = "avro"\nfields = { symbol = "string" }'),
-        writers=Given(WriterSchema(7, "AVRO", json.dumps(schema), (refers,))),
+        writers=Given(WriterSchema(7, "AVRO", json.dumps(schema), refers)),
     )
 
     def became() -> list[Any]:
@@ -473,6 +481,61 @@ def test_as_many_types_within_each_other_as_are_allowed_are_read(fields: Any, bo
     )
     for n in (1, 70):
         assert decoded(each, [framed(7, b"\x02A" + body)] * n) == [("A",)] * n
+
+
+def test_every_type_of_a_schema_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = record(("symbol", "string"), ("m", {"type": "map", "values": ["null", "long"]}))
+    each = replace(
+        plan('format = "avro"\nfields = { symbol = "string" }'), writers=Given(written(7, schema))
+    )
+    refused = "schema 7 cannot be read: with every name written out it has over 5 types"
+    for most, wanted in ((6, ("A",)), (5, refused)):
+        monkeypatch.setattr(avro_formats, "MOST_TYPES", most)
+        decoder_of.cache_clear()
+        assert decoded(each, [framed(7, b"\x02A\x00")]) == [wanted]
+
+
+def test_a_list_of_what_may_be_null_has_bytes() -> None:
+    """Which of a union's types it is takes one."""
+    schema = record(("symbol", "string"), ("u", {"type": "array", "items": ["null", "int"]}))
+    each = replace(
+        plan('format = "avro"\nfields = { symbol = "string" }'), writers=Given(written(7, schema))
+    )
+    assert decoded(each, [framed(7, b"\x02A\x06\x00\x02\x08\x00\x00")]) == [("A",)]
+
+
+def test_a_value_may_be_its_schema_s_id_alone(tmp_path: Path) -> None:
+    (tmp_path / "r.avsc").write_text(json.dumps(record(("symbol", "string", "none"))))
+    each = plan('format = "avro"\nreader = "r.avsc"\nfields = { symbol = "string" }', tmp_path)
+    each = replace(each, writers=Given(written(7, record())))
+    found = decode(each, pa.array([framed(7, b"")], pa.binary()))
+    assert (found.rows["symbol"].to_pylist(), list(found.reasons)) == (["none"], [])
+
+
+def test_a_decimal_of_protobuf_has_up_to_a_hundred_digits_behind_the_point() -> None:
+    file = proto(
+        ("symbol", 1, "string"),
+        ("m", 2, "confluent.type.Decimal"),
+        imports=["confluent/type/decimal.proto"],
+    )
+    each = replace(
+        plan('format = "protobuf"\nfields = { symbol = "string", m = "decimal(10,2)" }'),
+        writers=Given(written(7, serialized(file), "PROTOBUF")),
+    )
+    values = [framed(7, b"\x00\x0a\x01A\x12\x05\x0a\x01\x00\x18" + varint(n)) for n in (100, 101)]
+    assert decoded(each, values) == [
+        ("A", Decimal("0.00")), "m: not a number or a string of digits"
+    ]  # fmt: skip
+
+
+def test_the_only_message_of_a_file_needs_no_name_whatever_it_imports(tmp_path: Path) -> None:
+    text = 'syntax = "proto3"; import "google/protobuf/timestamp.proto"; message A { %s }'
+    fields = "string symbol = 1; google.protobuf.Timestamp ts = 2;"
+    (tmp_path / "one.proto").write_text(text % fields)
+    each = plan(
+        'format = "protobuf"\nwriter = "one.proto"\nfields = { symbol = "string" }', tmp_path
+    )
+    assert decoded(each, [b"\x0a\x01A"]) == [("A",)]
 
 
 def varint(number: int) -> bytes:
@@ -665,7 +728,8 @@ def test_indexes() -> None:
     assert indexes(b"\x00rest") == ((0,), 1)
     assert indexes(b"\x04\x02\x00rest") == ((1, 0), 3)
     assert indexes(b"\x02\x80\x02rest") == ((128,), 3)
-    for bad in (b"", b"\x02", b"\x02\x80", b"\x01", b"\x42" + b"\x02" * 40, b"\x80" * 9):
+    assert indexes(b"\x20" + b"\x02" * 16 + b"rest") == ((1,) * 16, 17)
+    for bad in (b"", b"\x02", b"\x02\x80", b"\x01", b"\x22" + b"\x02" * 40, b"\x80" * 9):
         with pytest.raises(ValueError, match="message indexes"):
             indexes(bad)
 
