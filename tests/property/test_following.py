@@ -74,13 +74,18 @@ class Table:
         mine["cleanups"] = {session: list(rows) for session, rows in self.cleanups.items()}
         return Table(**{**mine, "random": self.random, "counts": self.counts})
 
-    def _result(self, session: int, phase: str, revision: int = 0) -> list[Row]:
-        """All rows that a cleanup or a correction of a session gives: they follow from its rows."""
-        mine = [row.name for row in self.wanted if row.session == day(session)]
-        name = f"{phase}-{session}-{revision}-{crc32(repr(mine).encode())}"
+    def _result(self, session: int, phase: str, told: int, revision: int = 0) -> list[Row]:
+        """All rows that a cleanup or a correction of a session gives: they follow from `told`."""
+        name = f"{phase}-{session}-{revision}-{told}"
         drawn = random.Random(name).choice((0, 1, 4, 30))
         epoch = self.seals[session]
         return [Row(f"{name}-{n}", day(session), phase, epoch, 0, revision) for n in range(drawn)]
+
+    def _spilled(self, session: int) -> int:
+        """What a session leaves to its cleanup follows from its rows."""
+        return crc32(
+            repr([row.name for row in self.wanted if row.session == day(session)]).encode()
+        )
 
     def _add(self, rows: list[Row]) -> None:
         if rows:
@@ -106,16 +111,17 @@ class Table:
         if self.cleanups:
             session = self.random.choice(sorted(self.cleanups))
             there = len(self.cleanups[session])
-            rows = self._result(session, "cleanup")[there : there + self.random.choice((1, 4, 30))]
+            rows = self._result(session, "cleanup", self._spilled(session))
+            rows = rows[there : there + self.random.choice((1, 4, 30))]
             self._add(rows)
             self.cleanups[session] += rows
 
     def finish(self) -> None:
         if self.seals:
             session = self.random.choice(sorted(self.seals))
-            rows = []
+            rows, spilled = [], self._spilled(session)
             if session in self.cleanups:  # a second cleanup finds nothing to do
-                rows = self._result(session, "cleanup")
+                rows = self._result(session, "cleanup", spilled)
                 self._add(rows[len(self.cleanups.pop(session)) :])
                 self.revisions[session] = 0
             counted = self.random.choice((None, len(rows)))
@@ -124,6 +130,7 @@ class Table:
                     session=day(session),
                     event="cleaned",
                     cleanup=counted,
+                    details={"spilled_rows": spilled},
                 )
             )
             self.wanted += rows
@@ -133,9 +140,10 @@ class Table:
             session = self.random.choice(sorted(self.revisions))
             self.revisions[session] += 1
             revision = self.revisions[session]
-            rows = self._result(session, "correction", revision)
+            late = next(self.counts)  # whatever somebody gives
+            rows = self._result(session, "correction", late, revision)
             self._add(rows)
-            told = {"revision": revision, "results": len(rows)}
+            told = {"revision": revision, "results": len(rows), "digest": str(late)}
             self.events.append(SessionEvent(session=day(session), event="corrected", details=told))
             self.wanted += rows
 
@@ -278,7 +286,8 @@ def test_who_goes_on_in_a_restored_table_has_each_row_once(
 ) -> None:
     """Or is told that it is another one. A backup is any state that the table had before.
 
-    Kills: a half of a cleanup that goes on in another's, rows of epochs that were given again.
+    Kills: a half of a cleanup that goes on in another's, rows of epochs that were given again, a
+    correction of the same number with other rows.
     """
     table, position, got = Table(choices), Position(), list[Row]()
     backup = deepcopy(table)
@@ -368,6 +377,58 @@ def test_another_history_is_noticed() -> None:
     for events in ((), ended_phases([SessionEvent(session=day(1), event="cleaned")])):
         other = Seen(7, (), events)
         assert "event 0 of sessions" in str(another_history(position, other, agrees=True))
+
+
+def test_the_same_event_of_another_history_is_noticed() -> None:
+    """Where nothing of run time tells: a day that was sealed elsewhere, a correction by others."""
+
+    def history(spilled: int = 5, digest: str = "a", at: str = "") -> list[EndedPhase]:
+        told = {"revision": 1, "results": 2, "digest": digest}
+        return ended_phases(
+            [
+                SessionEvent(session=day(0), event="sealed", written_at=at),
+                SessionEvent(
+                    session=day(0),
+                    event="cleaned",
+                    run_time=0,
+                    cleanup=3,
+                    seconds=len(at),
+                    details={"spilled_rows": spilled},
+                    written_at=at,
+                ),
+                SessionEvent(session=day(0), event="verified", complete=True, written_at=at),
+                SessionEvent(session=day(0), event="corrected", details=told, written_at=at),
+            ]
+        )
+
+    seen = Seen(4, [file("a", 6, 0, 4)], history())
+
+    def after(position: Position, most_rows: int) -> Position:
+        step = next_step(position, seen, most_rows=most_rows)
+        assert step is not None
+        return taken(position, step, None)
+
+    cleaned = after(Position(epoch=4), 9)
+    half_corrected = after(cleaned, 1)
+    assert half_corrected.under_way is not None
+    corrected = now(seen)
+    found = "up to event {} sessions has other cleanups and corrections"
+    cases = [
+        (history(), None, None),
+        (history(at="2026-01-06T00:00:00Z"), None, None),  # noted again after a repair
+        (history(digest="b"), None, 3),
+        (history(spilled=6), 1, 3),
+    ]
+    for ended, at_cleanup, at_correction in cases:
+        other = replace(seen, ended=ended)
+        for position, at in [
+            (cleaned, at_cleanup),
+            (half_corrected, at_cleanup or at_correction),
+            (corrected, at_correction),
+        ]:
+            told = another_history(position, other, agrees=True)
+            assert (told or "").startswith("" if at is None else found.format(at)), (ended, told)
+            assert (told is None) == (at is None)
 
 
 @pytest.mark.parametrize(

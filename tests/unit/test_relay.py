@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -13,7 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spillway.engine.join.results import PHASES
-from spillway.following.position import EVENTS, FollowStep, Newest, Position, UnderWay
+from spillway.following.position import (
+    EVENTS,
+    FollowStep,
+    Newest,
+    Position,
+    Seen,
+    UnderWay,
+    another_history,
+    ended_phases,
+    next_step,
+    taken,
+)
 from spillway.following.rows import newest_of
 from spillway.relay.encoding import records
 from spillway.relay.kept import (
@@ -27,6 +39,7 @@ from spillway.relay.kept import (
 )
 from spillway.relay.lines import begin_line, step_line
 from spillway.relay.run import Relayed
+from spillway.tables import SessionEvent
 
 # --- records ---------------------------------------------------------------------------------
 
@@ -163,6 +176,48 @@ def test_what_is_kept_is_read_again() -> None:
     for wrong in (later, b"no JSON", b"{}"):
         with pytest.raises(RelayRefused, match="the last record of t-position is not a position"):
             read_kept(wrong, "t")
+
+
+@pytest.mark.parametrize(
+    "under_way",
+    [
+        {},  # version 0.1.0
+        {"session": "2026-01-06", "revision": 0},  # before what `sessions` said was kept
+    ],
+)
+def test_what_earlier_versions_have_kept_is_read_and_gone_on_with(
+    under_way: dict[str, object],
+) -> None:
+    text = json.dumps(
+        {
+            "warehouse": "w",
+            "topic": "id",
+            "rows": 7,
+            "position": {
+                "epoch": 3,
+                "event": 1,
+                "session": "2026-01-05",
+                "newest": [3, 5],
+                "under_way": {"phase": "cleanup", "upto": 2, "parts": 3, "done": 1} | under_way,
+            },
+        }
+    )
+    position = read_kept(text.encode(), "t").position
+    ended = ended_phases(
+        SessionEvent(session=day, event=event, cleanup=4)
+        for day, event in [
+            ("2026-01-05", "sealed"),
+            ("2026-01-05", "cleaned"),
+            ("2026-01-06", "cleaned"),
+        ]
+    )
+    seen = Seen(3, (), ended)
+    assert another_history(position, seen, agrees=True) is None
+    step = next_step(position, seen)
+    assert step is not None
+    assert (step.session, step.part, step.parts) == ("2026-01-06", 1, 3)
+    later = taken(taken(position, step, position.newest), replace(step, part=2), position.newest)
+    assert (later.event, later.history) == (2, ended[-1].history)
 
 
 def test_topics_that_no_relay_writes_to() -> None:

@@ -20,8 +20,8 @@ Failure paths:
 
 * *Killed before the position was kept*: the step is taken again, from whatever files hold it now.
 * *Another history* (the warehouse was restored from a backup, and epochs were given again): a
-  position remembers one row, which event it had last, and whose rows it is in the middle of.
-  `another_history` compares.
+  position remembers one row, and what `sessions` said of the cleanups and corrections that it has,
+  or is in the middle of. `another_history` compares.
 
 Known limitations: the weight of a range of epochs inside one compacted file is estimated, as if
 rows came evenly. A step may hold more rows than `STEP_ROWS`, though never more than its files. Of
@@ -31,6 +31,8 @@ of no history.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -46,6 +48,10 @@ STEP_ROWS, STEP_BYTES = 1_000_000, 256 * 2**20
 Phase = Literal["run-time", "cleanup", "correction"]
 EVENTS: dict[str, Phase] = {"cleaned": "cleanup", "corrected": "correction"}
 """Events of `sessions` after which all rows of a phase are there. `run-time` goes by epochs."""
+
+SAID = ("ranges", "spilled_rows", "revision", "digest", "results")
+"""Of an event's details, what tells its rows from those of another history. When it was written
+does not: after a repair of the log the same cleanup may be noted again."""
 
 
 class Newest(NamedTuple):
@@ -69,6 +75,8 @@ class UnderWay(BaseModel):
     """Of cleanup and corrections. Empty in positions that version 0.1.0 has kept."""
     revision: int = 0
     """Of a correction."""
+    history: str = ""
+    """As of the position's event."""
 
 
 class Position(BaseModel):
@@ -82,6 +90,8 @@ class Position(BaseModel):
     """All rows of cleanups and corrections that ended with this event of `sessions` or before."""
     session: str = ""
     """The session of that event."""
+    history: str = ""
+    """`EndedPhase.history` of that event. Empty in positions of versions that did not keep it."""
     newest: Newest | None = None
     under_way: UnderWay | None = None
 
@@ -98,6 +108,8 @@ class EndedPhase:
     phase: Phase = "cleanup"
     revision: int = 0
     """Of a correction."""
+    history: str = ""
+    """A digest of what `sessions` said of it, and of all phases that had ended before."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +134,7 @@ class FollowStep:
     files: tuple[ActiveFile, ...]
     after: int = -1
     session: str = ""
+    history: str = ""
     revision: int = 0
     """Of a correction: its rows are those with a row of the revision, and none of a later one."""
     part: int = 0
@@ -135,14 +148,24 @@ def ended_phases(events: Iterable[SessionEvent]) -> list[EndedPhase]:
     say that it is cleaned; the first one counts.
     """
     found: dict[tuple[str, int], EndedPhase] = {}
+    history = ""
     for n, event in enumerate(events):
         if (phase := EVENTS.get(event.event)) is not None:
             revision, rows = 0, event.cleanup
             if phase == "correction":
                 revision, rows = event.details["revision"], event.details["results"]
-            ended = EndedPhase(n, event.session, rows, phase, revision)
-            found.setdefault((event.session, revision), ended)
+            if (event.session, revision) not in found:
+                history = _history(history, event)
+                ended = EndedPhase(n, event.session, rows, phase, revision, history)
+                found[event.session, revision] = ended
     return list(found.values())
+
+
+def _history(before: str, event: SessionEvent) -> str:
+    counts = event.run_time, event.cleanup, event.generations
+    details = [event.details.get(name) for name in SAID]
+    said = json.dumps([before, event.session, event.event, *counts, *details])
+    return hashlib.sha256(said.encode()).hexdigest()
 
 
 def now(seen: Seen) -> Position:
@@ -150,7 +173,8 @@ def now(seen: Seen) -> Position:
     position = Position(epoch=seen.epoch)
     if seen.ended:
         last = seen.ended[-1]
-        position = position.model_copy(update={"event": last.event, "session": last.session})
+        of = {"event": last.event, "session": last.session, "history": last.history}
+        position = position.model_copy(update=of)
     return position
 
 
@@ -223,7 +247,14 @@ def _whole(position: Position, seen: Seen, phase: Phase, upto: int) -> FollowSte
         for file in seen.files
         if file.sessions is None or file.sessions[0] <= of.session <= file.sessions[1]
     ]
-    return FollowStep(phase, upto, tuple(files), session=of.session, revision=of.revision)
+    return FollowStep(
+        phase,
+        upto,
+        tuple(files),
+        session=of.session,
+        revision=of.revision,
+        history=of.history,
+    )
 
 
 def taken(position: Position, step: FollowStep, newest: Newest | None) -> Position:
@@ -237,11 +268,12 @@ def taken(position: Position, step: FollowStep, newest: Newest | None) -> Positi
             done=step.part + 1,
             session=step.session,
             revision=step.revision,
+            history=step.history,
         )
     elif step.phase == "run-time":
         update["epoch"] = step.upto
     else:
-        update |= {"event": step.upto, "session": step.session}
+        update |= {"event": step.upto, "session": step.session, "history": step.history}
     return position.model_copy(update=update)
 
 
@@ -274,6 +306,8 @@ def another_history(position: Position, seen: Seen, agrees: bool) -> str | None:
             f"event {position.event} of sessions is not the end of a cleanup or correction of "
             f"{position.session}, whose rows were taken before"
         )
+    if last is not None and position.history not in ("", last.history):
+        return _otherwise(last)
     if half is not None and half.phase != "run-time":
         of = ended.get(half.upto)
         told = (half.phase, half.session, half.revision)
@@ -282,7 +316,16 @@ def another_history(position: Position, seen: Seen, agrees: bool) -> str | None:
                 f"event {half.upto} of sessions is not the end of the {half.phase} of "
                 f"{half.session or 'a session'} of which some rows were taken before"
             )
+        if half.history not in ("", of.history):
+            return _otherwise(of)
     return None
+
+
+def _otherwise(ended: EndedPhase) -> str:
+    return (
+        f"up to event {ended.event} sessions has other cleanups and corrections than those that "
+        "were taken before"
+    )
 
 
 def _files_after(position: Position, seen: Seen) -> list[ActiveFile]:
