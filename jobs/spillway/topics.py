@@ -83,7 +83,7 @@ def gone(
     if not read:
         return None
     return TopicProblem(
-        f"no topic {' or '.join(read)} on {settings.kafka.bootstrap_servers}, and the journal of "
+        f"no topic {', '.join(read)} on {settings.kafka.bootstrap_servers}, and the journal of "
         f"{settings.warehouse.root} has read it",
         "one that is made anew is another topic, and the stream refuses it. Have its messages "
         "brought back, or take another warehouse.root; see the runbook, `A topic was deleted`",

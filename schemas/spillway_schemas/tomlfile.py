@@ -83,7 +83,7 @@ _WORDS = {
     r"Illegal character '\\[nr]'": "a quote is not closed on its line",
     r'Expected "\'"': "a quote is not closed",
     r"Unterminated string": "a text in three quotes is not closed",
-    r"Invalid value": f"there is no value, or it is none; {_QUOTED}",
+    r"Invalid value": f"the value is missing or not valid TOML; {_QUOTED}",
     r"Expected newline or end of document": f"something follows the value; {_QUOTED}",
     r"Cannot overwrite a value": "this name has a value already; each may be there once",
     r"Cannot declare \('(.*)',\) twice": r"[\1] is there twice; write its lines together",

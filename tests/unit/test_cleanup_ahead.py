@@ -284,6 +284,8 @@ def test_it_is_said_where_cleanup_passes_the_limit_of_intake(day: SpilledDay) ->
 def test_without_spills_nothing_is_to_do(day: SpilledDay) -> None:
     nothing = replace(look(day), ranges_left=0)
     assert ahead_lines(nothing) == [("to do", "nothing was spilled, so nothing is missing")]
+    takes = [dict(ahead_lines(replace(look(day), seconds=s)))["takes about"] for s in (0.0, 1.0)]
+    assert takes == ["less than a second", "1.0 s"]
 
 
 def test_rows_that_only_kafka_has_are_told_and_nothing_is_guessed(
@@ -297,7 +299,7 @@ def test_rows_that_only_kafka_has_are_told_and_nothing_is_guessed(
     assert (found.rows_in_kafka, found.missing, found.seconds) == (1234, None, None)
     lines = dict(ahead_lines(found))
     assert lines["rows to read again in Kafka"] == "1,234"
-    assert lines["missing results"] == "known when it is done"
+    assert lines["missing results"] == "known after cleanup"
     assert "takes about" not in lines
 
 

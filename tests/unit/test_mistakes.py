@@ -210,7 +210,8 @@ MISTAKES = [
     settings_file(
         "text without quotes",
         "query = symbol\n",
-        "s.toml:1: not valid TOML: there is no value, or it is none; text is written in quotes",
+        "s.toml:1: not valid TOML: the value is missing or not valid TOML; text is written in "
+        "quotes",
     ),
     settings_file(
         "a size without quotes",

@@ -19,7 +19,15 @@ from spillway.report.model import Status, Verdict
 from spillway.report.shown import show_status
 from spillway.report.status import status
 from spillway.report.terminal import ASKED, memory_bar, render
-from spillway.report.words import bytes_text, count_text, rate_text, span_text, times_text, visible
+from spillway.report.words import (
+    bytes_text,
+    count_text,
+    or_text,
+    rate_text,
+    span_text,
+    times_text,
+    visible,
+)
 from spillway.tables import DamagedTable, NothingYet, NoWarehouse, SessionEvent
 from spillway_schemas.commands import CommandLine
 from spillway_schemas.settings import load_settings
@@ -246,6 +254,9 @@ def test_a_bar_without_a_budget_is_empty():
         (span_text(3600), "1 h"),
         (span_text(90_000), "1 d 1 h"),
         (span_text(None), "–"),
+        (or_text(["a"]), "a"),
+        (or_text(["a", "b"]), "a or b"),
+        (or_text(["a", "b", "c"]), "a, b or c"),
         (times_text(1, "spill"), "1 spill"),
         (times_text(1200, "spill"), "1,200 spills"),
         (visible("ok é 中"), "ok é 中"),

@@ -157,12 +157,13 @@ def ahead_lines(ahead: CleanupAhead) -> list[tuple[str, str]]:
     ]
     if ahead.rows_in_kafka:
         rows.append(("rows to read again in Kafka", f"{ahead.rows_in_kafka:,}"))
-    known = "known when it is done" if ahead.missing is None else count_text(ahead.missing)
+    known = "known after cleanup" if ahead.missing is None else count_text(ahead.missing)
     rows.append(("missing results", known))
     if ahead.unmatched is not None:
         rows.append(("unmatched results", count_text(ahead.unmatched)))
     if ahead.seconds is not None:
-        rows.append(("takes about", span_text(ahead.seconds)))
+        short = ahead.seconds < 1
+        rows.append(("takes about", "less than a second" if short else span_text(ahead.seconds)))
     return rows
 
 

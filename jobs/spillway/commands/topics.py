@@ -22,6 +22,7 @@ def topics(
     is not the one that the journal knows."""
     from spillway import topics as inputs
     from spillway.decode import compile_streams
+    from spillway.report.words import or_text
 
     settings = given.settings()
     query = given.query(settings)
@@ -44,7 +45,7 @@ def topics(
         if problem := inputs.gone(settings, state, missing):
             fail(str(problem), FAILED)
         fail(
-            f"no topic {' or '.join(missing)} on {settings.kafka.bootstrap_servers}: run 'spillway "
+            f"no topic {or_text(missing)} on {settings.kafka.bootstrap_servers}: run 'spillway "
             "topics --create', or name another one in the query",
             FAILED,
         )

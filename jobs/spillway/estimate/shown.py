@@ -12,7 +12,7 @@ from spillway.clock import rfc3339
 from spillway.engine.hotkeys import key_text
 from spillway.estimate.reading import SessionEstimate
 from spillway.estimate.scaling import Estimate
-from spillway.report.words import clock_text, count_text, part_text, visible
+from spillway.report.words import clock_text, count_text, or_text, part_text, visible
 
 
 def as_json(found: SessionEstimate) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def _doubts(found: SessionEstimate) -> list[str]:
     ]
     if found.optional:
         said.append(
-            f"Results that lack a row of {' or '.join(found.optional)} come on top, after the "
+            f"Results that lack a row of {or_text(found.optional)} come on top, after the "
             "close: which keys have none, a sample cannot say."
         )
     if found.first_ms is not None and found.last_ms is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
 _UNKNOWN = "–"
 
@@ -62,6 +64,12 @@ def clock_text(rfc3339: str | None) -> str:
     if rfc3339 is None:
         return _UNKNOWN
     return f"{rfc3339[:10]} {rfc3339[11:19]} UTC"
+
+
+def or_text(names: Sequence[str]) -> str:
+    """`a`, `a or b`, `a, b or c`."""
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def times_text(count: int, word: str) -> str:
