@@ -494,6 +494,8 @@ def _explain(
             lines.append(f"{where}: {_unknown(dotted, known)}")
             continue
         text = _WORDS.get(item["type"]) or item["msg"].removeprefix("Value error, ")
+        for theirs, ours in _BOUNDS.items():
+            text = text.replace(theirs, ours)
         # Only what is known to be no secret is repeated: not a value of a table, and not a text
         # where a table should be.
         repeated = name in known and not _is_table(name)
@@ -530,6 +532,12 @@ _WORDS = {
     "model_type": "it is a section: write its settings below a line with its name in brackets",
 }
 """pydantic's words where they are for programmers."""
+_BOUNDS = {
+    "Input should be greater than or equal to": "must be at least",
+    "Input should be less than or equal to": "must be at most",
+    "Input should be": "must be",
+}
+"""What its sentences begin with, the longest first."""
 
 
 def _says(origin: SettingOrigin | None) -> bool:

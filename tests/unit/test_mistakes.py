@@ -92,7 +92,7 @@ MISTAKES = [
     Mistake(
         "a word that is not among those that are allowed",
         ("--set", "session.boundary=bell", "config", "show"),
-        "spillway: --set session.boundary: input should be 'command' or 'calendar' (got 'bell')",
+        "spillway: --set session.boundary: must be 'command' or 'calendar' (got 'bell')",
     ),
     Mistake(
         "a setting that does not exist",
@@ -107,8 +107,8 @@ MISTAKES = [
     Mistake(
         "a number or a word, and neither",
         ("--set", "maintenance.archive_journal_days=soon", "config", "show"),
-        "spillway: --set maintenance.archive_journal_days: a whole number is needed, or input "
-        "should be 'never' (got 'soon')",
+        "spillway: --set maintenance.archive_journal_days: a whole number is needed, or must be "
+        "'never' (got 'soon')",
     ),
     Mistake(
         "no query",
