@@ -11,7 +11,7 @@ import pytest
 
 from spillway.decode import tree_spec
 from spillway.doctor import blocking, check_all, machine, table
-from spillway.doctor.check import days
+from spillway.doctor.check import days, failed
 from spillway.doctor.inputs import judge_times, judge_topic, sessions
 from spillway.doctor.machine import (
     budget,
@@ -42,6 +42,15 @@ SPANS = [24 * HOUR] * 4 + [72 * HOUR]
 def installed(monkeypatch):
     """Spillway was installed from a wheel: there is no Makefile."""
     monkeypatch.setattr(machine, "checkout", lambda: None)
+
+
+def test_a_failure_has_the_remedy_of_its_error_and_no_other() -> None:
+    told = failed("tables", "results: x should have 9 bytes and is gone. Restore it from a backup")
+    assert (told.what, told.mend) == (
+        "results: x should have 9 bytes and is gone",
+        "Restore it from a backup",
+    )
+    assert failed("tables", "odd").mend == "see docs/runbook.md in spillway's source"
 
 
 def test_python():
@@ -395,7 +404,7 @@ def test_topics_are_those_of_the_journal(now, says, tmp_path, monkeypatch):
     found = {check.name: check for check in check_all(given)}
     check = found["journal"]
     assert check.status == ("fail" if says else "ok")
-    assert check.what.startswith(says)
+    assert f"{check.what}. {check.mend}".startswith(says)
     assert (check in blocking(list(found.values()))) == bool(says)
     assert "journal" not in {check.name for check in check_all(given, thorough=False)}
 

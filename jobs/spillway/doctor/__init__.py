@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from spillway.doctor.beside import beside
-from spillway.doctor.check import RUNBOOK, Check
+from spillway.doctor.check import Check, failed
 from spillway.doctor.disks import folders
 from spillway.doctor.inputs import Begun, judge_close_delay, kafka, query_file, sessions
 from spillway.doctor.machine import budget, memory, programs
@@ -141,9 +141,9 @@ def _tables(
     except DamagedTable as error:
         return begun, [Check("tables", "fail", str(error), "run 'spillway doctor --repair'")]
     except (QueryChanged, StartRefused, WarehouseError, OSError, ValueError) as error:
-        return begun, [Check("tables", "fail", str(error), RUNBOOK)]
+        return begun, [failed("tables", str(error))]
     if found:
-        return begun, [Check("tables", "fail", problem, RUNBOOK) for problem in found]
+        return begun, [failed("tables", problem) for problem in found]
     agree = Check("tables", "ok", f"the journal and the tables of {root} agree")
     return begun, [*changed, *clocks, agree]
 

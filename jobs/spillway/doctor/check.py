@@ -7,8 +7,8 @@ from typing import Literal
 
 Status = Literal["ok", "warn", "fail"]
 
-RUNBOOK = "see the runbook in docs/"
-"""The remedy of what takes more than a line to mend."""
+RUNBOOK = "see docs/runbook.md in spillway's source"
+"""The remedy of what does not say its own."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,12 @@ class Check:
     def as_dict(self) -> dict[str, str]:
         """As it goes into JSON."""
         return asdict(self)
+
+
+def failed(name: str, text: str) -> Check:
+    """A failure by an error's text: what happened, then, in sentences of their own, what to do."""
+    what, _, mend = text.partition(". ")
+    return Check(name, "fail", what, mend or RUNBOOK)
 
 
 def days(ms: int) -> str:

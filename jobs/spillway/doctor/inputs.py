@@ -11,7 +11,7 @@ from spillway import calendar
 from spillway.calendar import CalendarError
 from spillway.closing import GraceTooLong, must_outlast_grace
 from spillway.decode import compile_streams
-from spillway.doctor.check import RUNBOOK, Check, days
+from spillway.doctor.check import Check, days, failed
 from spillway.kafka import broker
 from spillway.kafka.client import (
     AnotherCluster,
@@ -145,7 +145,7 @@ def _same_topics(begun: Begun, query: Query, view: KafkaCluster) -> Check:
         topics_to_claim(begun.warehouse, begun.state, query, view)
     except (QueryChanged, StartRefused, WarehouseError, OSError) as error:
         # Tables, too: what commands that wait accept as lost need not be there.
-        return Check("journal", "fail", str(error), RUNBOOK)
+        return failed("journal", str(error))
     return Check("journal", "ok", "the topics are those that its offsets belong to")
 
 
