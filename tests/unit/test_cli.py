@@ -17,7 +17,9 @@ from spillway.kafka import broker
 from spillway.kafka.options import OptionError
 from spillway.metrics.server import CannotListen
 from spillway.private import NotPrivate
+from spillway.protocol.driver import End
 from spillway.storage import StorageError
+from spillway.stream.driver import Ended
 from spillway.stream.service import Stream
 from spillway.verify.proof import InputGone, NotCleaned
 from spillway.versions import formats
@@ -261,6 +263,7 @@ def test_a_refusal_leaves_the_details_of_a_bug_alone(
         (JarError("jars are not there: run 'spillway setup'"), 3),
         (JavaError("no java on the path: install one"), 3),
         (CannotListen("127.0.0.1:80 is taken", "choose another"), 3),
+        (Ended(End("another stream has taken over", fenced=True)), 3),
         (OptionError("kafka.options: ssl.provider has no counterpart"), 2),
     ],
     ids=lambda each: type(each).__name__ if isinstance(each, Exception) else "",

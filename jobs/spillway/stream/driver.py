@@ -34,6 +34,7 @@ from spillway.stream.job import EpochJob
 from spillway.stream.troubles import ClockWatch, DiskWatch, MemoryWatch
 from spillway.tables import JournalConflict, OutcomeUnknown, Warehouse
 from spillway_schemas.commands import CommandLine
+from spillway_schemas.exits import FAILED
 from spillway_schemas.journal import Epoch, EpochHead, Genesis, Offsets, SlotReport, Topic
 from spillway_schemas.secret import Options
 from spillway_schemas.setting_fields import RecoverySettings
@@ -45,6 +46,8 @@ class Ended(Exception):
     def __init__(self, end: protocol.End) -> None:
         super().__init__(end.reason)
         self.fenced = end.fenced
+        if end.fenced:  # what somebody else has begun is no fault: its line says all
+            self.exit_code = FAILED
 
 
 class StreamDriver:
