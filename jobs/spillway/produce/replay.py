@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from spillway.kafka.client import demand_listener
 from spillway.produce.keys import partitions_of
-from spillway.produce.recording import Piece, pieces
+from spillway.produce.recording import Piece, RecordingError, pieces
 from spillway.produce.send import Sender
 from spillway.produce.summary import ProducedTally, ProduceProgress, Report, Summary
 from spillway.produce.topics import AssureNew, any_is_new, create_topics
@@ -62,9 +62,12 @@ def replay(
     tallies: dict[str, ProducedTally] = {}
     # All of it is read before any of it is sent: half a recording would be hard to take back.
     total, topics = 0, set[str]()
-    for piece in pieces(path, topic):
-        total += len(piece.topics)
-        topics.update(piece.topics)
+    try:
+        for piece in pieces(path, topic):
+            total += len(piece.topics)
+            topics.update(piece.topics)
+    except RecordingError as error:
+        raise RecordingError(f"{error}. Nothing was sent") from None
     demand_listener(bootstrap)
     create_topics(dict.fromkeys(topics, partitions), bootstrap, options, assure_new)
     with Sender(bootstrap, options) as sender:
