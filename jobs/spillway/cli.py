@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
-from typer.core import TyperGroup
+from typer.core import TyperGroup, TyperOption
 
 from spillway.commands import (
     airflow,
@@ -157,8 +157,8 @@ def common(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Which of the settings file's queries (`queries.NAME`), or another query. It is "
-            "the setting `query`.",
+            help="Which of the settings file's queries (`queries.NAME`), or another query: the same "
+            "as `--set query=NAME`.",
         ),
     ] = None,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
@@ -186,7 +186,27 @@ def common(
 @cache
 def _program() -> Callable[..., Any]:
     """All commands with their options, read from their signatures: once in a process."""
-    return typer.main.get_command(app)
+    found = typer.main.get_command(app)
+    _name_values(found)
+    return found
+
+
+_VALUES = {"str": "TEXT", "int": "N", "Path": "FILE"}
+"""What `--help` calls the value of an option that has no word of its own."""
+
+
+def _name_values(command: Any, parent: Any = None) -> None:
+    """Give the options of a command, and of those below it, a word for their values, as `FILE`; a
+    flag has none. `--help` has the types of Python otherwise, and `<bool>` for a flag."""
+    context = typer.Context(
+        command, info_name=command.name, parent=parent, **command.context_settings
+    )
+    for each in command.get_params(context):
+        if isinstance(each, TyperOption) and each.metavar is None:
+            kind = each.type_descriptor.annotation.__name__
+            each.metavar = "" if each.is_flag else _VALUES[kind]
+    for each in getattr(command, "commands", {}).values():
+        _name_values(each, context)
 
 
 def _is_text(argument: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import platform
+import re
 from importlib.metadata import version
 from pathlib import Path
 
@@ -198,6 +199,18 @@ def test_a_broker_of_another_folder_is_told_to_be_new(
     assert f"It is a new, empty broker; its data are in {data}\n" in capsys.readouterr().out
     main_ok("kafka", "start")
     assert "new" not in capsys.readouterr().out.replace(str(data), "")
+
+
+@pytest.mark.parametrize("command", ["", "cleanup", "status", "rebalance", "relay"])
+def test_help_names_what_an_option_takes_and_no_type_of_python(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main_ok(*command.split(), "--help")
+    told = capsys.readouterr().out
+    assert "<" not in told, "<bool>, <path>, <int range>"
+    if command == "status":
+        assert re.search(r"--report +FILE +Also", told)
+        assert re.search(r"--all +Every session", told), "a flag takes nothing"
 
 
 def test_the_version_is_told(

@@ -31,7 +31,7 @@ def stream(
         bool,
         typer.Option(
             "--as-begun",
-            help="Go on by the query that the open session has begun by, though the settings' "
+            help="Keep to the query that the open session was started with, though the settings' "
             "query has changed since. With --until-sealed: the next start takes that up.",
         ),
     ] = False,
