@@ -157,8 +157,8 @@ def common(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Which of the settings file's queries (`queries.NAME`), or another query: the same "
-            "as `--set query=NAME`.",
+            help="Which of the settings file's queries (`queries.NAME`), or another query: the "
+            "same as `--set query=NAME`.",
         ),
     ] = None,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
