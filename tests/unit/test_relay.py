@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -27,6 +30,7 @@ from spillway.following.position import (
     taken,
 )
 from spillway.following.rows import newest_of
+from spillway.kafka.client import KafkaUnavailable
 from spillway.relay.encoding import records
 from spillway.relay.kept import (
     RelayPosition,
@@ -38,8 +42,8 @@ from spillway.relay.kept import (
     read_kept,
 )
 from spillway.relay.lines import begin_line, step_line
-from spillway.relay.run import Relayed
-from spillway.tables import SessionEvent
+from spillway.relay.run import Relayed, Telling, relay
+from spillway.tables import ActiveFile, SessionEvent
 
 # --- records ---------------------------------------------------------------------------------
 
@@ -230,6 +234,101 @@ def test_topics_that_no_relay_writes_to() -> None:
         if name:
             with pytest.raises(UnfitTopic, match="is no name of a topic"):
                 demand_fit(name, [])
+
+
+# --- what is told while Kafka is away ---------------------------------------------------------
+
+
+class Looking:
+    """A follower of a table with one epoch, which has no rows."""
+
+    def look(self) -> Seen:
+        return Seen(0, [ActiveFile("a", 8, 1, {}, 0, 0, ("2026-01-05", "2026-01-05"))], ())
+
+    def check(self, position: Position, seen: Seen) -> None:
+        """It is the same."""
+
+    def read(self, step: FollowStep) -> list[pa.Table]:
+        return []
+
+
+class Attempts(threading.Event):
+    """What each attempt to connect meets: Kafka that is away for a reason, or that goes away with
+    the first transaction, or that answers. The relay ends when there is none left."""
+
+    topic, topic_id, is_empty = "t", "id", False
+    kept = RelayPosition(warehouse="w", topic="id")
+
+    def __init__(self, *met: str) -> None:
+        super().__init__()
+        self._met = list(met)
+        self._now = ""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self._met:
+            self.set()
+        return self.is_set()
+
+    @contextmanager
+    def connect(self) -> Iterator[Attempts]:
+        self._now = self._met.pop(0)
+        if self._now not in ("answers", "goes away"):
+            raise KafkaUnavailable(self._now, "look at it")
+        yield self
+
+    def begin(self) -> None:
+        if self._now == "goes away":
+            raise KafkaUnavailable("away", "look at it")
+
+    def send(self, rows: pa.Table) -> None:
+        """There is none."""
+
+    def commit(self, kept: RelayPosition) -> None:
+        """Into nothing."""
+
+    abort = begin
+
+    def told(self, *, once: bool = False) -> list[str]:
+        told: list[str] = []
+        follower: Any = Looking()
+        telling = Telling(
+            on_start=lambda _: told.append("begins"),
+            on_step=lambda step: told.append(f"epoch {step.step.upto}"),
+            on_trouble=told.append,
+        )
+        relay(
+            follower,
+            self.connect,
+            "w",
+            once=once,
+            from_now=False,
+            stop=self,
+            telling=telling,
+            fits=lambda: None,
+        )
+        return told
+
+
+def test_that_kafka_is_away_is_told_once_and_that_it_is_back() -> None:
+    attempts = Attempts("goes away", "away", "away", "refuses", "refuses", "goes away", "answers")
+    assert [each.split(".")[0].split(": ")[0] for each in attempts.told()] == [
+        "begins",
+        "away",
+        "refuses",
+        "Kafka answers again",
+        "away",
+        "Kafka answers again",
+        "epoch 0",
+    ]
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_kafka_that_does_not_answer_at_the_start_is_an_error(once: bool) -> None:
+    with pytest.raises(KafkaUnavailable, match="away"):
+        Attempts("away").told(once=once)
+    if once:
+        with pytest.raises(KafkaUnavailable, match="away"):
+            Attempts("goes away").told(once=once)
 
 
 # --- lines ------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Failure paths:
   completed by Kafka; the position that the next start reads says which, and is never about rows
   that are not there.
 * *Kafka goes away*: what was begun is given up. With `once` that is an error; else the relay
-  connects anew, as a start does, until Kafka is back.
+  connects anew, as a start does, until Kafka is back. Each reason is told once, and the end.
 * *Two relays of one topic*: the one that began last works; the other one ends and says so.
 * *The query changes*: what was seen before is in the topic, nothing of the changed query's is.
 * *The tables are restored from a backup*: noticed at the start, and at the first look that finds
@@ -95,7 +95,7 @@ def relay(
     ProducerFenced, NotPermitted, TopicProblem, `WarehouseError`; KafkaUnavailable with `once`, and
     when Kafka does not answer at the start.
     """
-    begun = False
+    begun, trouble = False, ""
     while not stop.is_set():
         try:
             with connect() as rows:
@@ -103,13 +103,17 @@ def relay(
                 kept = _begin(rows, follower, seen, warehouse, from_now)
                 if not begun:
                     telling.on_start(kept)
-                begun = True
+                if trouble:
+                    telling.on_trouble("Kafka answers again")
+                begun, trouble = True, ""
                 _run(follower, rows, kept, seen, once, stop, telling, fits)
                 return
         except KafkaUnavailable as error:
             if once or not begun:
                 raise
-            telling.on_trouble(f"{error}. Trying again every {RETRY_S:.0f} s")
+            if str(error) != trouble:  # else it was told
+                trouble = str(error)
+                telling.on_trouble(f"{trouble}. Trying again every {RETRY_S:.0f} s")
             stop.wait(RETRY_S)
 
 
