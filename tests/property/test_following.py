@@ -366,6 +366,23 @@ def test_a_step_takes_as_many_epochs_as_it_may_hold() -> None:
     assert step.upto == 4
 
 
+def test_a_cleanup_is_cut_by_what_may_be_its_rows() -> None:
+    """All rows of its files, where `sessions` does not say how many are its own."""
+    seen = Seen(9, [file("a", 25, 0, 9)], ())
+    for rows, parts in [(None, 3), (20, 2), (21, 3), (10, 1), (0, 1), (99, 3)]:
+        ended = replace(seen, ended=[EndedPhase(3, day(0), rows)])
+        step = next_step(Position(epoch=9), ended, most_rows=10)
+        assert step is not None
+        assert step.parts == parts, rows
+
+
+def test_an_epoch_is_cut_in_parts_that_fit() -> None:
+    for rows, parts in [(11, 2), (20, 2), (21, 3)]:
+        step = next_step(Position(), Seen(0, [file("a", rows, 0, 0)], ()), most_rows=10)
+        assert step is not None
+        assert step.parts == parts, rows
+
+
 def test_another_history_is_noticed() -> None:
     ended = ended_phases([SessionEvent(session=day(0), event="cleaned")])
     seen = Seen(7, (), ended)

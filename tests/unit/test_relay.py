@@ -42,6 +42,7 @@ from spillway.relay.kept import (
     read_kept,
 )
 from spillway.relay.lines import begin_line, step_line
+from spillway.relay.outlet import OVERHEAD_BYTES, Outlet, _demand_compaction
 from spillway.relay.run import Relayed, Telling, relay
 from spillway.tables import ActiveFile, SessionEvent
 
@@ -329,6 +330,58 @@ def test_kafka_that_does_not_answer_at_the_start_is_an_error(once: bool) -> None
     if once:
         with pytest.raises(KafkaUnavailable, match="away"):
             Attempts("goes away").told(once=once)
+
+
+# --- what the outlet does with large records ---------------------------------------------------
+
+
+class Sent:
+    """A sender that keeps the batches."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[bytes]] = []
+
+    def partitions(self, topic: str) -> int:
+        return 1
+
+    def send_rows(self, topic: str, places: Any, keys: Any, values: Any, *_: Any) -> None:
+        if len(values):
+            self.batches.append(values.to_pylist())
+
+
+def sent(sizes: list[int], most_bytes: int) -> list[list[int]]:
+    """The sizes of records, key and value, as they are batched for a topic that takes so much."""
+    outlet = Outlet.__new__(Outlet)
+    sender: Any = Sent()
+    outlet.topic, outlet._keys, outlet._identity = "t", ["key"], ["key"]
+    outlet._most_bytes, outlet._sender = most_bytes, sender
+    least = len(json.dumps({"key": "k", "text": ""}).replace(" ", "")) + 1
+    texts = ["x" * (size - least) for size in sizes]
+    outlet.send(pa.table({"key": ["k"] * len(sizes), "text": texts}))
+    return [[len(value) + 1 for value in batch] for batch in sender.batches]
+
+
+def test_a_large_record_goes_alone() -> None:
+    """Two of a third of what the topic takes might be one batch that it refuses."""
+    assert sent([50, 900, 40, 40, 301, 300, 300], 900 + OVERHEAD_BYTES) == [
+        [50],
+        [900],
+        [40, 40, 301, 300, 300],
+    ]
+    assert sent([334, 333, 333, 334], 1_000) == [[334], [333, 333], [334]]
+
+
+def test_a_record_may_be_as_large_as_the_topic_takes() -> None:
+    assert sent([500], 500 + OVERHEAD_BYTES) == [[500]]
+    with pytest.raises(RelayRefused, match="a record of 501 bytes, and topic t takes 500 "):
+        sent([501], 500 + OVERHEAD_BYTES)
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete", "delete,compact", ""])
+def test_a_position_that_kafka_would_delete_is_refused(policy: str) -> None:
+    _demand_compaction("t-position", " compact ")
+    with pytest.raises(RelayRefused, match=f"cleanup.policy={policy or 'unknown'}: Kafka would"):
+        _demand_compaction("t-position", policy)
 
 
 # --- lines ------------------------------------------------------------------------------------
