@@ -5,6 +5,9 @@ log entry that was pruned. `sessions` is read before `results`: what a session's
 in `results` by then.
 
 Memory: some batches of one row group.
+
+Known limitation: rows of a part lie anywhere, so each part reads all columns of the step's files.
+A cleanup of 40 parts takes 40 times as long to read as one of the same rows in one part.
 """
 
 from __future__ import annotations
