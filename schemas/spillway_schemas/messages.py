@@ -24,6 +24,7 @@ What holds for every kind:
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 import types
@@ -383,6 +384,8 @@ def read(model: type[Message], value: bytes | None) -> Message:
         value.decode("utf-8")
     except UnicodeDecodeError as error:
         raise Rejected(f"not UTF-8 (byte {error.start})") from None
+    if value.startswith(codecs.BOM_UTF8):  # the parser's words do not show what nobody sees
+        raise Rejected("not JSON: it begins with a byte order mark")
     try:
         if len(value) > large.LARGE:
             return model.model_validate(_fields_of_large(model, value))

@@ -172,6 +172,11 @@ BROKEN: list[tuple[str, bytes | None, str]] = [
     ("stock", b"", "empty value"),
     ("stock", b'{"symbol":"\xff"}', "not UTF-8 (byte 11)"),
     (
+        "stock",
+        b"\xef\xbb\xbf" + json.dumps(STOCK).encode(),
+        "not JSON: it begins with a byte order mark",
+    ),
+    (
         "volume",
         b'{"symbol":"AAAAAAAAAAAAAAAAAAAAAA',
         "not JSON: EOF while parsing a string at line 1 column 33",
