@@ -124,7 +124,9 @@ def table(rows: list[dict[str, Any]]) -> RichTable:
     """The rows for people; values cut short."""
     shown = RichTable("session", "topic", "partition", "offset", "reason", "value", box=None)
     for row in rows:
-        value = row.get("value", row.get("value_base64"))
+        value = row.get("value")
+        if "value_base64" in row:  # beside others that are text it would pass for one
+            value = f"base64: {row['value_base64']}"
         text = "(no value)" if value is None else value if len(value) <= 60 else value[:57] + "..."
         shown.add_row(
             row["session_date"],

@@ -78,6 +78,13 @@ def test_the_newest_rows_come_first_and_no_other_value_is_looked_at(
     assert list_rows(warehouse, "2026-01-06", 20) == []
 
 
+def test_people_are_told_which_values_are_no_text(tmp_path: Path) -> None:
+    warehouse = open_warehouse(str(tmp_path / "w"))
+    add(warehouse, 1, [{"offset": 1, "value": b"\xff\xfe"}, {"offset": 0, "value": b"//4="}])
+    shown = quarantine.table(list_rows(warehouse, DAY, 20))
+    assert list(shown.columns[-1].cells) == ["base64: //4=", "//4="]
+
+
 def test_only_files_that_may_have_a_newest_row_are_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
