@@ -92,6 +92,18 @@ def test_the_tree_is_drawn(
     assert said == ""
 
 
+def test_a_format_other_than_json_is_shown_with_its_stream(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = TREE.replace('topic = "trades-v2"', 'topic = "trades-v2"\nformat = "avro"')
+    text = text.replace("[streams.company]", '[streams.company]\nformat = "avro"')
+    file.write_text(text)
+    drawn, _ = explained(capsys, str(file))
+    assert "── trade (topic trades-v2, avro) where price > 0\n" in drawn
+    assert "── company (avro)\n" in drawn
+    assert "── quote\n" in drawn
+
+
 def test_a_single_join_is_drawn_as_well(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -14,6 +14,7 @@ from spillway.report.words import bytes_text, count_text, times_text
 from spillway_schemas.durations import duration_text, duration_us
 from spillway_schemas.edges import Edge, QueryEdges
 from spillway_schemas.expressions import plain_column
+from spillway_schemas.formats import JSON
 from spillway_schemas.join_tree import KeySource, TreeJoin
 from spillway_schemas.query import Query
 from spillway_schemas.windows import band_us
@@ -72,8 +73,10 @@ def _time(query: Query) -> list[str]:
 def _title(query: Query, name: str) -> str:
     if (join := query.tree.join(name)) is not None:
         return f"{name} joins {', '.join(join.inputs)}"
-    topic = query.topic(name)
-    text = name if topic == name else f"{name} (topic {topic})"
+    topic, kind = query.topic(name), query.stream(name).format
+    more = [f"topic {topic}"] if topic != name else []
+    more += [kind] if kind != JSON else []
+    text = f"{name} ({', '.join(more)})" if more else name
     kept = query.stream(name).filter
     text = text if kept is None else f"{text} where {kept}"
     return f"{text}, optional" if name in query.optional else text
