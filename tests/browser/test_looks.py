@@ -243,7 +243,7 @@ def test_a_loss_is_shown_and_can_be_accepted(
 ) -> None:
     first = {"stock": [40, 0], "volume": [0, 0], "review": [0, 0]}
 
-    def held(settings: Settings, topics: Sequence[str]) -> HeldOffsets | None:
+    def held(settings: Settings, topics: Sequence[str], _: str) -> HeldOffsets | None:
         mine = settings.warehouse.root.endswith("open-2")
         gone = {topic: first.get(topic, [0]) for topic in topics}
         return HeldOffsets(gone, {topic: [10**6, 10**6] for topic in topics}) if mine else None
