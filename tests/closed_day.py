@@ -134,6 +134,8 @@ class ClosedDay:
     """By topic and partition, those of the next session behind them."""
     ids: dict[str, str]
     """Of topics that are on a broker."""
+    cluster_id: str = "c"
+    """Of a broker that has them."""
     lost: str = ""
     """What Kafka does not hold any more, in words."""
 
@@ -250,9 +252,11 @@ def make_closed_day(
     query: str | Query = "symbol",
     proved: bool = True,
     ids: Mapping[str, str] | None = None,
+    cluster_id: str = "c",
 ) -> ClosedDay:
     """The day of these rows, in two epochs, with a row that breaks its contract in each partition
-    and rows of the next session behind the end."""
+    and rows of the next session behind the end. `ids`, `cluster_id`: of a broker that has its
+    topics."""
     text = load_query(query) if isinstance(query, str) else query
     topics = {stream: text.topic(stream) for stream in STREAMS}
     values: dict[str, list[list[bytes | None]]] = {t: [[b"{"], [None]] for t in topics.values()}
@@ -266,7 +270,7 @@ def make_closed_day(
     end = {topic: [len(some) for some in parts] for topic, parts in values.items()}
     for stream, topic in topics.items():
         values[topic][0].append(Late(stream, 1).value(9999))
-    day = ClosedDay(root, text, held, end, values, dict(ids or {}))
+    day = ClosedDay(root, text, held, end, values, dict(ids or {}), cluster_id)
     _write(day, proved)
     return day
 
@@ -282,7 +286,7 @@ def _write(day: ClosedDay, proved: bool) -> None:
     w.journal.append(
         Genesis(
             warehouse_id="w",
-            cluster_id="c",
+            cluster_id=day.cluster_id,
             topics=[Topic(name=t, id=day.ids.get(t, t), partitions=PARTITIONS) for t in day.end],
             query=day.query.fingerprint,
             session=DAY,

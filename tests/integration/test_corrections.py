@@ -92,7 +92,9 @@ def test_late_rows_of_windows_are_proved(
     query = text.model_copy(update={"streams": streams})
     rows = [Late(s, n % 3, 5 * n) for n in range(12) for s in STREAMS]
     ids = {topic.name: topic.id for topic in cluster.topics(list(names.values()))}
-    closed = make_closed_day(str(tmp_path / "w"), rows, query=query, ids=ids)
+    closed = make_closed_day(
+        str(tmp_path / "w"), rows, query=query, ids=ids, cluster_id=cluster.cluster_id()
+    )
     producer = KafkaProducer(bootstrap_servers=broker, acks="all")
     for topic, parts in closed.values.items():
         for partition, values in enumerate(parts):

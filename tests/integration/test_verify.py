@@ -180,7 +180,7 @@ class HandMadeDay:
         w.journal.append(
             Genesis(
                 warehouse_id="w",
-                cluster_id="c",
+                cluster_id=self.view.cluster_id(),
                 topics=ids,
                 query=self.query.fingerprint,
                 session=DAY,
