@@ -20,6 +20,7 @@ from typing import Any
 from spillway.demo.airflow import Airflow
 from spillway.kafka.broker import free_port
 from spillway.places import var_folder
+from tests.checkout import copied_checkout
 from tests.doc_blocks import ROOT, Block, blocks
 from tests.integration.airflow_server import ready
 
@@ -78,8 +79,9 @@ class OwnAirflow:
         constraints.write_text("\n".join(_versions(ROOT / "requirements-airflow.lock")))
         own = {"PIP_CONSTRAINT": str(constraints)}
         self.run("python -m pip install --quiet apache-airflow", **own)
+        checkout = copied_checkout(self.folder / "checkout")
         for command in _written("Install")[0].lines:
-            self.run(command.replace(CHECKOUT, str(ROOT)), **own)
+            self.run(command.replace(CHECKOUT, str(checkout)), **own)
 
     def configure(self, options: Mapping[str, str], key: str, secret: str, **more: str) -> None:
         """The DAG file, the section (with more of its settings), a connection with Kafka's

@@ -88,6 +88,7 @@ class HandMadeDay:
         names = sorted(topics.values())
         self.start = {name: [0, 0] for name in names}
         self.end = cluster.end_offsets(names)
+        self.cluster_id = cluster.cluster_id()
         self._after_the_seal()
 
     def _produce(self) -> None:
@@ -180,7 +181,7 @@ class HandMadeDay:
         w.journal.append(
             Genesis(
                 warehouse_id="w",
-                cluster_id=self.view.cluster_id(),
+                cluster_id=self.cluster_id,
                 topics=ids,
                 query=self.query.fingerprint,
                 session=DAY,

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from spillway.places import VAR_VARIABLE, var_folder
+from tests.checkout import copied_checkout
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
@@ -63,7 +64,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory, jars: None) -> Installed
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     build = ["wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*pip, *build, "--wheel-dir", str(folder), str(ROOT)], check=True)
+    checkout = copied_checkout(folder / "checkout")
+    subprocess.run([*pip, *build, "--wheel-dir", str(folder), str(checkout)], check=True)
     [wheel] = folder.glob("*.whl")
     venv.create(folder / "env", with_pip=False)
     into = ["install", "--quiet", "--no-deps", "--no-index", "--no-compile"]
