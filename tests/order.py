@@ -1,7 +1,8 @@
 """In which order tests run: long files first, so that no worker is left with one at the end.
 
 Workers of `--dist worksteal` begin with equal parts of the list, one behind the other, and take
-from the ends of the others' parts when they have no more.
+from the ends of the others' parts when they have no more. The last worker begins with short ones,
+for each day has JVMs and servers of its own, and what waits for them has only so much time.
 """
 
 from __future__ import annotations
@@ -32,14 +33,15 @@ T = TypeVar("T")
 
 
 def long_files_first(items: Sequence[T], files: Sequence[str], workers: int) -> list[T]:
-    """The items in another order: each of `workers` equal parts begins with some of the long files.
+    """The items in another order: each of `workers` equal parts but the last begins with some of
+    the long files; a single part, too.
 
     `files`: that of each item. Items of a file stay together and in their order.
     """
     parts: list[list[T]] = [[] for _ in range(workers)]
     there = set(files)
     for i, long in enumerate(each for each in LONG_FILES if each in there):
-        parts[i % workers] += [
+        parts[i % max(workers - 1, 1)] += [
             item for item, file in zip(items, files, strict=True) if file == long
         ]
     rest = [item for item, file in zip(items, files, strict=True) if file not in LONG_FILES]

@@ -24,11 +24,13 @@ def test_each_test_runs_once_and_files_stay_together(files: list[str], workers: 
         assert [found[n] for n in at] == sorted(found[n] for n in at)
 
 
-def test_each_worker_begins_with_a_long_file() -> None:
+def test_each_worker_but_the_last_begins_with_long_files() -> None:
     files = ["a"] * 40 + list(LONG_FILES[:6]) + ["b"] * 14
     found = long_files_first(range(60), files, 3)
-    begin = [[files[item] for item in found[n : n + 2]] for n in (0, 20, 40)]
-    assert begin == [[LONG_FILES[n], LONG_FILES[n + 3]] for n in range(3)]
+    begin = [[files[item] for item in found[n : n + 3]] for n in (0, 20, 40)]
+    assert begin == [list(LONG_FILES[0:6:2]), list(LONG_FILES[1:6:2]), ["a"] * 3]
+    alone = long_files_first(range(60), files, 1)
+    assert [files[item] for item in alone[:6]] == list(LONG_FILES[:6])
 
 
 def test_long_files_are_there() -> None:
