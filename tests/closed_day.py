@@ -167,10 +167,7 @@ class ClosedDay:
     def without_servers(self) -> Iterator[None]:
         """Kafka's answers and Spark's shuffle from memory."""
         with (
-            patch.object(job, "demand_listener", lambda _: None),
-            patch.object(job, "cluster", lambda *_: nullcontext(None)),
-            patch.object(job, "demand_cluster", lambda *_: None),
-            patch.object(job, "input_gone", lambda *_: self.lost),
+            patch.object(TopicSource, "gone", lambda *_: self.lost),
             patch.object(job, "salts", lambda _, slots: tuple(range(100, 100 + slots))),
             patch.object(job, "parts_added", self._parts_added),
         ):

@@ -14,7 +14,6 @@ import pytest
 from spillway.places import VAR_VARIABLE, var_folder
 from tests.checkout import copied_checkout
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 
 SMALL_DAY = """\

@@ -72,14 +72,18 @@ class TopicSource:
         """The same, of these topics alone: see `MessageSource.identified`."""
         return replace(self, messages=self.messages.identified(topics))
 
-    def check(self, genesis: Genesis, again: Restore) -> None:
-        """Raise `InputChanged` unless Kafka holds all that is to be read of a session that ran so,
-        and `AnotherCluster`."""
+    def gone(self, genesis: Genesis, again: Restore) -> str:
+        """What Kafka does not hold any more of what is to be read of a session that ran so, in
+        words; empty: it has all of it. Raises `AnotherCluster`, `TopicProblem`, KafkaUnavailable.
+        """
         demand_listener(self.messages.bootstrap)
         with cluster(self.messages.bootstrap, self.messages.client) as view:
             demand_cluster(view, genesis.cluster_id, self.messages.bootstrap)
-            problem = input_gone(view, genesis.topics, again.read_from, again.read_to)
-        if problem:
+            return input_gone(view, genesis.topics, again.read_from, again.read_to)
+
+    def check(self, genesis: Genesis, again: Restore) -> None:
+        """Raise `InputChanged` unless Kafka holds all that is to be read; else as `gone` does."""
+        if problem := self.gone(genesis, again):
             raise InputChanged(
                 f"{UNREADABLE}: {problem}. Nothing was written; bring the topic's messages back "
                 "and run it again. Where nobody has them any more: spillway accept-loss"

@@ -60,8 +60,6 @@ from spillway.engine.join.results import result_schema
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.spillfile import spill_schema
 from spillway.engine.wire.blocks import BLOCK_SCHEMA
-from spillway.kafka.client import cluster, demand_listener
-from spillway.kafka.held import demand_cluster, input_gone
 from spillway.protocol.deferral import rows_to_read
 from spillway.protocol.recovery import check_restored
 from spillway.registry import SchemaTrouble
@@ -230,15 +228,9 @@ class _Run:
         return done
 
     def check_input(self) -> None:
-        """Raise `CorrectionRefused` unless Kafka holds all of the session's input, and
-        `AnotherCluster`."""
-        again = self._closed.again
-        demand_listener(self._source.messages.bootstrap)
-        with cluster(self._source.messages.bootstrap, self._source.messages.client) as view:
-            genesis = self._closed.genesis
-            demand_cluster(view, genesis.cluster_id, self._source.messages.bootstrap)
-            problem = input_gone(view, genesis.topics, again.read_from, again.read_to)
-        if problem:
+        """Raise `CorrectionRefused` unless Kafka holds all of the session's input; else as
+        `TopicSource.gone` does."""
+        if problem := self._source.gone(self._closed.genesis, self._closed.again):
             raise CorrectionRefused(
                 f"{problem}. A correction is joined with all of the session's input: bring the "
                 "topic's messages back and run it again"

@@ -21,7 +21,7 @@ from spillway.decode.chunks import Chunk
 from spillway.kafka.client import TopicMissing, cluster, demand_listener
 from spillway.kafka.reading import TopicDeleted
 from spillway.protocol.offsets import greater, padded, rows_between
-from spillway.report.words import times_text
+from spillway.report.words import or_text, times_text
 from spillway.stream.messages import ranges_of, read_messages
 from spillway_schemas.corrections import TopicPlace
 from spillway_schemas.journal import Offsets
@@ -48,7 +48,7 @@ def from_topic(
     names = sorted({plan.name for plan in source.streams})
     if stream is None and topic not in names:
         raise CorrectionRefused(
-            f"say with --stream whose messages {topic!r} holds: {' or '.join(names)}"
+            f"say with --stream whose messages {topic!r} holds: {or_text(names)}"
         )
     wanted = topic_of(stream or topic, source.streams)
     demand_listener(source.messages.bootstrap)
