@@ -132,8 +132,8 @@ def _changing(name: str, setting: str, join_ratio: F64, phases: tuple[Phase, ...
         (Picture(figure, f"Results of a changing day: {name}", names),),
         lambda _: (),
         limits=True,
-        # With a day before and without one: where groups come back the system does not ask.
-        goals={SYSTEM: STILL},
+        # Where groups come back the system does not ask the day before; else it does.
+        goals={SYSTEM: STILL, f"{STAYS_AWAY}, {BY_SUCH}": STILL},
     )
 
 

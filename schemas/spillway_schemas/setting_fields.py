@@ -629,18 +629,19 @@ class SpillSettings(Section):
     forecast: Literal["automatic", "day-before", "off"] = Field(
         default="automatic",
         description=(
-            "What groups are expected to get. `day-before`: what their rates of today say, and the "
+            "What groups are expected to get. `automatic`: `day-before` where `spill.reactivation` "
+            "is `off`, otherwise `off`. `day-before`: what their rates of today say, and the "
             "changes that they had in the session before from this time on, by today's level and "
             "as far as today goes like it. `off`: what their rates of today say. Used with "
             "`session.boundary = calendar` alone, for a query of one join without windows."
         ),
         json_schema_extra=_about(
             "name",
-            "`automatic` is `day-before` where `reactivation` is `off`, otherwise `off`: a group "
-            "that comes back when it is busy need not be held for its hour. On the laboratory's "
-            "days that change, where nothing comes back, a day before that was alike gives 0.1 "
-            "points of the ceiling less to 29.1 more, and one that was not 0.7 less to 11.0 more. "
-            "Where groups come back, a day that was alike gives 4.0 less to 1.0 more.",
+            "A group that comes back when it is busy need not be held for its hour. On the "
+            "laboratory's days that change, where nothing comes back, a day before that was alike "
+            "gives 0.1 points of the ceiling less to 29.1 more, and one that was not 0.7 less to "
+            "11.0 more. Where groups come back, a day that was alike gives 4.0 less to 1.0 more, "
+            "and one that was not 3.7 less to 0.9 more.",
         ),
     )
     traced_rows: Annotated[int, AfterValidator(_sample)] = Field(

@@ -124,8 +124,10 @@ def test_a_day_without_a_close_is_said_to_have_none() -> None:
 
 def test_that_a_day_has_no_close_is_said_to_who_ends_days_by_hand() -> None:
     assert has_no_close(open_state(EARLY), "XNYS") is None
-    says = f"{SUNDAY} is not a trading day of XNYS: `spillway seal --at close` cannot end it"
-    assert has_no_close(open_state(SUNDAY), "XNYS") == says
+    assert has_no_close(open_state(SUNDAY), "XNYS") == (
+        f"{SUNDAY} is not a trading day of XNYS, so it has no close: end it with `spillway seal "
+        f"--session {SUNDAY}`, without `--at close`"
+    )
 
 
 @pytest.mark.parametrize(

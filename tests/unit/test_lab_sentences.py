@@ -186,6 +186,8 @@ SAID_OF_FORECASTS: tuple[tuple[str, str, Callable[[list[float]], float]], ...] =
     (AWAY, "another day", max),
     ("as the system", "such a day", min),
     ("as the system", "such a day", max),
+    ("as the system", "another day", min),
+    ("as the system", "another day", max),
 )
 """In the order in which the setting's text says them."""
 

@@ -22,8 +22,9 @@ of which the profile says something: its own session may have been shorter.
 The profile's present rate is what today's would be: of a count in which a row counts half after
 half a minute. (Any other would show a change sooner or later than today's, and around it the change
 would count twice or not at all.) So a profile without a change changes nothing, and on a day that
-repeats the one before X is what came later. But within one interval of the profile rows are taken
-to come evenly.
+repeats the one before X is what came later, but for two things. Within one interval of the profile
+rows are taken to come evenly. And the profile's usual rate counts from the session's beginning,
+today's from a group's first row: of one that begins late too much is expected.
 
 The *trust*, 0 to 1, is seen where the profile has changes: what groups are off their usual rates
 now is held against what they were then, and the slope of that regression through the origin is the

@@ -22,7 +22,7 @@ from spillway.stream.messages import ranges_of, whole_frame
 
 
 def decoded_rows(spark: Any, plan: StreamPlan, source: TopicRanges) -> Any:
-    """All rows of one input as they were decoded: `workers.decoded_schema`."""
+    """All rows of one input as they were decoded: `decoding.decoded_schema`."""
     schema = decoded_schema(plan)
     topic = {plan.topic: source.end[plan.topic]}
     rows = whole_frame(

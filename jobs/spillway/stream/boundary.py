@@ -82,7 +82,10 @@ def has_no_close(state: JournalState, name: str) -> str | None:
     date = state.session.date
     if calendar.is_trading_day(name, date):
         return None
-    return f"{date} is not a trading day of {name}: `spillway seal --at close` cannot end it"
+    return (
+        f"{date} is not a trading day of {name}, so it has no close: end it with `spillway seal "
+        f"--session {date}`, without `--at close`"
+    )
 
 
 def _id(session: str) -> str:

@@ -23,6 +23,8 @@ What is proved, and why that is enough, stands in `docs/proof.md`.
 
 Beyond `spillway.kafka.reading` and `spillway.decode` nothing is shared with what is proved: not the
 engine's hash, not its join, not its files. What goes wrong in these two goes wrong on both sides.
-Corrections read their session's rows by `spillway.sealed_input`, too.
+Corrections read their session's rows by `spillway.sealed_input`, too, and estimates reckon by
+`fold` and `sweep`.
+
 Importing this package imports neither Spark nor deltalake (workers import it too).
 """

@@ -155,7 +155,7 @@ class Summing:
         self.counted = Counted()
 
     def add_input(self, stream: StreamPlan, batch: pa.RecordBatch) -> None:
-        """Decoded rows of one input (`workers.decoded_schema`, without times)."""
+        """Decoded rows of one input (`sealed_input.decoding.decoded_schema`, without times)."""
         kept = batch.column("kept")
         rejected = pc.invert(kept)
         if pc.any(rejected).as_py():
