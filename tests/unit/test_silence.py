@@ -129,6 +129,28 @@ def test_a_watcher_outlives_a_spark_that_does_not_answer(monkeypatch: pytest.Mon
     ]
 
 
+def test_time_without_an_answer_of_spark_is_no_absence_of_a_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = threading.Event()
+    looks = iter([*[Py4JError("a pause")] * 20, None])
+
+    class Paused(Listening):
+        def _listening(self) -> list[str]:
+            if (error := next(looks, None)) is not None:
+                raise error
+            if seen.is_set():
+                return ["a:1"]
+            seen.set()
+            return ["b:2"]  # the other one registers again
+
+    monkeypatch.setattr(placing, "HOSTS_LOOK_S", 0.02)
+    placement = Paused(None, False, {0: "a"}, away_s=0.3)
+    with placement.watched(lambda: pytest.fail("cancelled"), lambda _: None):
+        assert seen.wait(10)
+        time.sleep(0.1)
+
+
 def test_a_short_job_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placing, "HOSTS_LOOK_S", 0.01)
     monkeypatch.setattr(placing, "answers", lambda _: pytest.fail("asked"))

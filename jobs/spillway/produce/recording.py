@@ -225,7 +225,8 @@ def _from_parquet(path: Path, topic: str | None) -> Iterator[Piece]:
 
 
 def _rows_a_piece(file: Any) -> int:
-    """So many rows have `PIECE_BYTES`, by the metadata of a file whose rows are of one kind."""
+    """So many rows have `PIECE_BYTES` as the file has them, where its rows are of one kind. A value
+    that a dictionary repeats is larger in memory."""
     groups = [file.row_group(n) for n in range(file.num_row_groups)]
     size: int = sum(each.total_byte_size for each in groups)
     rows: int = file.num_rows

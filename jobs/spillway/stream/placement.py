@@ -112,6 +112,7 @@ class Placement:
                             f"Spark does not say which hosts are there: {error}. It is asked again"
                         )
                     blind = True
+                    here = time.monotonic()  # nobody has seen that one is away
                     continue
                 blind = False
                 if alive.issuperset(self.hosts.values()):

@@ -152,15 +152,19 @@ def verify(
     demand_listener(bootstrap)
     loss = warehouse.accepted_loss(genesis, sealed)
     with cluster(bootstrap, client) as view:
-        demand_cluster(view, genesis.cluster_id, bootstrap)
         gone = input_losses(view, genesis.topics, start, sealed.end)
         if loss is not None and loss.covers(each.lost for each in gone):
             report = _of_lost_input(warehouse, sealed, loss, added, time.monotonic() - began)
             if record:
                 _record(warehouse, report, sealed)
             return report
-        if standing := _standing(warehouse, session, gone):
-            return standing
+        try:
+            if standing := _standing(warehouse, session, gone):
+                return standing
+        except InputGone:
+            # What another cluster lacks is not gone.
+            demand_cluster(view, genesis.cluster_id, bootstrap)
+            raise
     salt = secrets.randbits(63) if salt is None else salt
     try:
         with ExitStack() as ended:

@@ -53,7 +53,8 @@ the process' stack that says which schema can be read."""
 BELIEVED = ("__fastavro_parsed", "__named_schemas")
 """Keys by which fastavro knows what it has parsed. In a text they would say so of what it has not,
 and that names mean something else than what is looked at here."""
-_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
+"""Also one that is not closed: else each of its quotes would be tried as the first."""
 MOST_TYPES = 10_000
 """Of a schema, with every name written out. A type that is used twice by another, which is used
 twice, doubles at each step: 2 KB of schema make a million, each looked at for a value of 2 bytes.
