@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from spillway.cleanup.job import CleanupProgress
 from spillway.cleanup.plan import (
     CleanupRefused,
+    crossing_bytes,
     owed,
     sealed_session,
     shares,
@@ -228,6 +229,35 @@ def test_shares_balance_bytes_and_keep_the_numbers_in_order():
     assert any(share.units == ((5, ranges[5]),) for share in found)
     assert 5 <= len(found) <= 13
     assert shares([], index_of(weights, 4), cores=2) == []
+
+
+def test_row_groups_across_borders_make_fewer_tasks():
+    """Each of them would be read by the tasks on both sides."""
+    ranges = [Prefix(4, v) for v in range(16)]
+    narrow = index_of(dict.fromkeys(range(16), 10 * MB), 4)
+    wide = index_of(dict.fromkeys(range(4), 40 * MB), 2)
+    units = list(enumerate(ranges))
+    assert [len(share.units) for share in shares(units, narrow, cores=1)] == [3, 2, 3, 3, 2, 3]
+    assert [len(share.units) for share in shares(units, wide, cores=2)] == [4, 4, 4, 4]
+    # Three of fifteen borders lie between row groups; across each of the others lie 40 MB.
+    assert crossing_bytes(wide, ranges) == pytest.approx(40 * MB * 12 / 15)
+    assert crossing_bytes(narrow, ranges) == 0
+    assert crossing_bytes(narrow, ranges[:1]) == 0
+
+
+def test_tasks_are_as_many_as_may_be_read_twice():
+    """Eight row groups of two ranges each: half of the borders are crossed."""
+    ranges = [Prefix(4, v) for v in range(16)]
+    index = index_of(dict.fromkeys(range(8), 20 * MB), 3)
+    # 160 MB, of which a quarter may be read twice; across a border lie 20 MB * 8 / 15.
+    affordable = 1 + 0.25 * 160 / (20 * 8 / 15)
+    assert len(shares(list(enumerate(ranges)), index, cores=1)) == int(affordable) == 4
+
+
+def test_no_task_is_too_long_to_see_progress():
+    ranges = [Prefix(4, v) for v in range(16)]
+    wide = index_of(dict.fromkeys(range(2), 2048 * MB), 1)
+    assert [len(share.units) for share in shares(list(enumerate(ranges)), wide, cores=1)] == [2] * 8
 
 
 def test_little_work_is_one_share():

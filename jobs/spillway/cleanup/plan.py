@@ -11,9 +11,13 @@ Invariants:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from spillway.engine.groups import I64, U64
 from spillway.engine.spill.cleanup import SpillIndex
 from spillway.engine.spill.generations import GenerationEnds, VoidedCuts
 from spillway.engine.spill.spillfile import SpillFile
@@ -28,11 +32,20 @@ from spillway_schemas.hash_space import join_of
 from spillway_schemas.journal import Claim, Epoch, Genesis, Prefix, Sealed
 from spillway_schemas.losses import AcceptedLoss
 
-TASKS_PER_CORE = 6
+LEAST_TASKS_PER_CORE = 2
+MOST_TASKS_PER_CORE = 6
 """So that one long task does not leave the other cores idle for long."""
+
+READ_TWICE = 0.25
+"""What tasks may read beside the spilled bytes: a row group that reaches over a task's border is
+read by the tasks on both sides. With 62 files of 3,000,000 rows, 13 tasks took 1.5 times the CPU
+of 4 (`python -m benchmarks.cleanup --generations 31 --tasks 13`)."""
 
 TASK_BYTES = 2 * 2**20
 """Smaller shares of the spilled rows are not worth a task."""
+
+MOST_TASK_BYTES = 512 * 2**20
+"""Larger ones, some ten seconds of a core, would leave whoever watches without progress."""
 
 
 class CleanupRefused(Exception):
@@ -169,19 +182,55 @@ def shares(
     task_bytes: int = TASK_BYTES,
 ) -> list[Share]:
     """Cut units of work, (n, range) of one join, into tasks of about equal bytes, `task_bytes` at
-    least."""
+    least: as many as cores keep busy with, but no more than `READ_TWICE` allows."""
     sizes = [int(index.groups.bytes_within(prefix.lo, prefix.hi)) for _, prefix in units]
-    most = max(task_bytes, sum(sizes) // (TASKS_PER_CORE * max(1, cores)))
+    total = sum(sizes)
+    crossing = crossing_bytes(index, [prefix for _, prefix in units])
+    tasks = max(1, min(_tasks(total, crossing, cores), total // task_bytes))
     found: list[Share] = []
     held: list[tuple[int, Prefix]] = []
-    size = 0
+    size = before = task = 0
     for unit, own in zip(units, sizes, strict=True):
-        # A task reads its ranges in hash order: it ends where the numbering leaves that order.
-        if held and (size + own > most or unit[1].lo < held[-1][1].hi):
+        # A unit belongs where its middle lies. A task reads its ranges in hash order: it ends where
+        # the numbering leaves that order.
+        mine = min(tasks - 1, (2 * before + own) * tasks // (2 * total)) if total else 0
+        if held and (mine != task or unit[1].lo < held[-1][1].hi):
             found.append(Share(tuple(held), size))
             held, size = [], 0
         held.append(unit)
+        task = mine
         size += own
+        before += own
     if held:
         found.append(Share(tuple(held), size))
     return found
+
+
+def _tasks(total: int, crossing: float, cores: int) -> int:
+    """Into how many tasks so many bytes are cut, of which `crossing` lie across each border."""
+    cores = max(1, cores)
+    affordable = 1 + READ_TWICE * total / crossing if crossing else math.inf
+    tasks = min(MOST_TASKS_PER_CORE * cores, max(LEAST_TASKS_PER_CORE * cores, affordable))
+    return max(int(tasks), -(-total // MOST_TASK_BYTES))
+
+
+def crossing_bytes(index: SpillIndex, ranges: Sequence[Prefix]) -> float:
+    """Bytes of the row groups that reach over a border between two of the ranges: the mean."""
+    groups = index.groups
+    borders = np.array([each.lo for each in ranges[1:]], np.uint64)
+    if not len(borders):
+        return 0.0
+    return float(
+        (
+            _bytes_below(groups.lo, groups.bytes, borders)
+            - _bytes_below(groups.hi, groups.bytes, borders)
+        ).mean()
+    )
+
+
+def _bytes_below(hashes: U64, sizes: I64, borders: U64) -> I64:
+    """Of each border the bytes of the row groups whose hash is less."""
+    order = np.argsort(hashes)
+    sums = np.append(0, np.cumsum(sizes[order]))
+    below: I64 = sums[np.searchsorted(hashes[order], borders)]
+    return below
