@@ -412,6 +412,17 @@ def test_a_pruned_log_is_short_and_whole(tmp_path: Path, monkeypatch: pytest.Mon
     assert repair(str(tmp_path)) == []
 
 
+def test_a_damaged_checkpoint_is_not_taken_for_a_pruned_log(tmp_path: Path) -> None:
+    """To look again would not help. Opening the table does not read what is damaged."""
+    w = warehouse(tmp_path)
+    w.journal.append(genesis())
+    w.table("journal").checkpoint(every=1)
+    [checkpoint] = (tmp_path / "journal" / "_delta_log").glob("*.checkpoint.parquet")
+    checkpoint.write_bytes(checkpoint.read_bytes().replace(b"version", b"versioM"))
+    with pytest.raises(DamagedTable, match=rf"{tmp_path}/journal cannot be read .*doctor --repair"):
+        Warehouse(str(tmp_path)).table("journal").transaction("any")
+
+
 def test_a_table_that_is_behind_what_was_seen_of_it_was_restored(tmp_path: Path) -> None:
     """A process may live through that: it is told to start again, in our words."""
     w = warehouse(tmp_path / "w")

@@ -258,8 +258,8 @@ class Table:
             except DeltaError as error:
                 if explained := self.place.error_of("read", LOG, error):
                     raise explained from error
-                # Of a log entry, or of a checkpoint, which opening the table reads only in part.
-                if any(each in str(error).lower() for each in ("json error", "parquet error")):
+                if "file not found" not in str(error).lower():
+                    # Of a log entry, or of a checkpoint, which opening the table reads only in part.
                     raise self._unreadable(error) from error
                 raise TableConflict(
                     f"{self.name}: others have committed so much since this process looked "
