@@ -259,7 +259,7 @@ class Table:
                 if explained := self.place.error_of("read", LOG, error):
                     raise explained from error
                 if "file not found" not in str(error).lower():
-                    # Of a log entry, or of a checkpoint, which opening the table reads only in part.
+                    # Of an entry, or of a checkpoint, which opening the table reads only in part.
                     raise self._unreadable(error) from error
                 raise TableConflict(
                     f"{self.name}: others have committed so much since this process looked "
