@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from spillway.cleanup.job import CleanupProgress, run_cleanup
-from spillway.cleanup.plan import CleanupRefused
+from spillway.cleanup.plan import MOST_TASKS_PER_CORE, CleanupRefused
 from spillway.engine.spill.spillfile import SpillDamaged
 from spillway.protocol.state import AnotherQuery
 from spillway.stream.session import spark_session
@@ -45,13 +45,19 @@ def never():
     pytest.fail("Spark was started though there was nothing to compute")
 
 
+@pytest.fixture(autouse=True)
+def many_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Much of what is tested here happens between two of them."""
+    monkeypatch.setattr("spillway.cleanup.plan.LEAST_TASKS_PER_CORE", MOST_TASKS_PER_CORE)
+
+
 def a_day(tmp_path, *, rows: int = 1500, keys: int = 250, generations: int = 5, **options):
     return make_day(str(tmp_path / "warehouse"), random_rows(7, rows, keys, generations), **options)
 
 
 def cleanup(spark, day: SpilledDay, **options):
     start = options.pop("start_spark", lambda: spark)
-    options.setdefault("task_bytes", 1)  # many tasks
+    options.setdefault("task_bytes", 1)
     return run_cleanup(start, day.warehouse(), SPEC, DAY, **options)
 
 
