@@ -15,9 +15,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from spillway.engine.groups import I64, U64
 from spillway.engine.spill.cleanup import SpillIndex
 from spillway.engine.spill.generations import GenerationEnds, VoidedCuts
 from spillway.engine.spill.spillfile import SpillFile
@@ -45,7 +42,7 @@ TASK_BYTES = 2 * 2**20
 """Smaller shares of the spilled rows are not worth a task."""
 
 MOST_TASK_BYTES = 512 * 2**20
-"""Larger ones, some ten seconds of a core, would leave whoever watches without progress."""
+"""Larger ones would leave whoever watches without progress."""
 
 
 class CleanupRefused(Exception):
@@ -216,21 +213,5 @@ def _tasks(total: int, crossing: float, cores: int) -> int:
 
 def crossing_bytes(index: SpillIndex, ranges: Sequence[Prefix]) -> float:
     """Bytes of the row groups that reach over a border between two of the ranges: the mean."""
-    groups = index.groups
-    borders = np.array([each.lo for each in ranges[1:]], np.uint64)
-    if not len(borders):
-        return 0.0
-    return float(
-        (
-            _bytes_below(groups.lo, groups.bytes, borders)
-            - _bytes_below(groups.hi, groups.bytes, borders)
-        ).mean()
-    )
-
-
-def _bytes_below(hashes: U64, sizes: I64, borders: U64) -> I64:
-    """Of each border the bytes of the row groups whose hash is less."""
-    order = np.argsort(hashes)
-    sums = np.append(0, np.cumsum(sizes[order]))
-    below: I64 = sums[np.searchsorted(hashes[order], borders)]
-    return below
+    borders = [each.lo for each in ranges[1:]]
+    return sum(map(index.groups.bytes_across, borders)) / max(1, len(borders))

@@ -327,6 +327,11 @@ class RowGroups:
         inside = top - np.maximum(own.lo.astype(np.float64), float(lo))
         return float((own.bytes * np.clip(inside / width, 0.0, 1.0)).sum())
 
+    def bytes_across(self, border: int) -> int:
+        """Uncompressed bytes of those that reach from below a hash to it, or beyond."""
+        at = np.uint64(border)
+        return int(self.bytes[(self.lo < at) & (self.hi >= at)].sum())
+
     @staticmethod
     def concat(parts: Sequence[RowGroups]) -> RowGroups:
         """All row groups of the parts; the file positions must already be of one list."""
