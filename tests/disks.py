@@ -7,13 +7,15 @@ import os
 import shutil
 import struct
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
+from tests.missing import without
 
 PAGE = 4096
+NEEDED = "mount"
 
 
 @dataclass(frozen=True)
@@ -40,21 +42,40 @@ class Disk:
 
 @contextlib.contextmanager
 def mounted(path: Path, size: str) -> Iterator[Disk]:
-    """A file system of its own at `path`; the test is skipped where this user may mount none."""
+    """A file system of its own at `path`. Where this user may mount none, see `without`."""
     path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "tmpfs", path]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    if why := _mount(path, size):
+        without(NEEDED, why)
     try:
         yield Disk(path)
     finally:
         subprocess.run(["umount", "-l", path], check=True)
 
 
+def refusal() -> str:
+    """Why this user may mount no file system; empty: one can be mounted."""
+    with tempfile.TemporaryDirectory() as folder:
+        why = _mount(Path(folder), "64k")
+        if not why:
+            subprocess.run(["umount", "-l", folder], check=True)
+    return why
+
+
+def _mount(path: Path, size: str) -> str:
+    """Mount a tmpfs; what `mount` has against it."""
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "tmpfs", path]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        return str(error)
+    if done.returncode:
+        return done.stderr.strip() or f"mount ends with {done.returncode}"
+    return ""
+
+
 def slow_disk(build: Path, under: Path, seconds: float) -> dict[str, str]:
-    """What the environment of a process needs, so that each new file below `under` takes so long;
-    the test is skipped where nothing can be compiled."""
+    """What the environment of a process needs, so that each new file below `under` takes so long.
+    It is compiled."""
     library = _compiled("slow_disk", build)
     return {"LD_PRELOAD": library, "SLOW_UNDER": str(under), "SLOW_S": str(seconds)}
 
@@ -74,7 +95,7 @@ class Clock:
 
 
 def shifted_clock(build: Path, seconds: int = 0) -> Clock:
-    """A clock so many seconds ahead; the test is skipped where nothing can be compiled."""
+    """A clock so many seconds ahead, by a library that is compiled."""
     file = build / "ahead"
     file.write_bytes(struct.pack("l", seconds))
     library = _compiled("shifted_clock", build)
@@ -85,7 +106,7 @@ def _compiled(name: str, build: Path) -> str:
     """A library for LD_PRELOAD, from its source beside this file."""
     compiler = shutil.which("cc")
     if compiler is None:
-        pytest.skip("there is no C compiler")
+        without("C compiler", "install gcc")
     library = build / f"{name}.so"
     source = Path(__file__).with_name(f"{name}.c")
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)

@@ -34,6 +34,7 @@ BITS = 24
 CLONE_NEWNET = 0x40000000
 SPACES = ("--net", "--mount", "--uts")
 PROCESSES = ("--pid", "--fork", "--kill-child", "--mount-proc")
+NEEDED = "network namespace"
 TOOLS = ("ip", "unshare", "nsenter", "mount", "hostname")
 
 

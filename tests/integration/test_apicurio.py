@@ -37,6 +37,7 @@ from spillway_schemas.settings import RegistrySettings, load_settings
 from spillway_schemas.tomlfile import parse_toml
 from tests.apicurio import NEWEST, OLD, RELEASE, Release, apicurio, java_of
 from tests.formats import avro, framed, plan, proto, record
+from tests.missing import without
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
 
@@ -77,7 +78,7 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
     release: Release = request.param
     java = java_of(release.java)
     if java is None:
-        pytest.skip(f"Apicurio {release.revision} needs Java {release.java}; there is none")
+        without(f"Java {release.java}", f"Apicurio {release.revision} needs it, or a later one")
     with apicurio(release, java) as found:
         yield found
 

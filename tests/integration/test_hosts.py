@@ -9,13 +9,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.hosts import hosts, refusal
+from tests.hosts import NEEDED, hosts, refusal
 from tests.integration.day import wait_for
+from tests.missing import without
 
-pytestmark = [
-    pytest.mark.server,
-    pytest.mark.skipif(bool(refusal()), reason=f"no hosts: {refusal()}"),
-]
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(autouse=True)
+def _allowed() -> None:
+    if why := refusal():
+        without(NEEDED, why)
 
 
 def test_nothing_is_left_of_hosts_when_the_test_raises(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import libfaketime
 import pytest
 
 from benchmarks.relocation import extra
@@ -157,9 +158,8 @@ def trickle(hosted: Hosted, seed: int) -> Iterator[None]:
 
 
 def faketime() -> str:
-    """The library that shows a program another time; skips where it is not installed."""
-    module = pytest.importorskip("libfaketime", reason="libfaketime is not installed")
-    return str(Path(module.__file__).parent / "vendor/libfaketime/src/libfaketime.so.1")
+    """The library that shows a program another time: a package of the lock."""
+    return str(Path(libfaketime.__file__).parent / "vendor/libfaketime/src/libfaketime.so.1")
 
 
 @pytest.mark.soak

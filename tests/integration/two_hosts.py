@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from spillway.kafka.broker import free_port
 from spillway.kafka.client import cluster as kafka_cluster
-from tests.hosts import FRONT, Network, hosts, refusal
+from tests.hosts import FRONT, NEEDED, Network, hosts, refusal
 from tests.integration.brokers import brokers
 from tests.integration.day import STREAMS, Day, end_group, wait_for
 from tests.integration.standalone import Cluster, standalone
+from tests.missing import without
 from tests.s3_server import S3Server, s3_server
 from tests.scrape import Samples, scrape, total
 
@@ -130,10 +129,10 @@ def two_hosts(
 
     `loss`: share of the packets of host-b that gets lost; `of_worker`: environment of its worker.
     `spark`: Spark's options beside; `memory`: of each executor. `stored`: the warehouse is in the
-    object store, else in a folder that all see. Skips where no hosts can be made.
+    object store, else in a folder that all see. Where no hosts can be made, see `without`.
     """
     if why := refusal():
-        pytest.skip(f"two hosts: {why}")
+        without(NEEDED, why)
     named = topics or {stream: stream for stream in STREAMS}
     env = {name: text for name, text in spark_env.items() if name != "SPARK_LOCAL_IP"}
     with contextlib.ExitStack() as stack:

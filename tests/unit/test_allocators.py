@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from spillway.allocators import ARENAS, uncollected
+from tests.missing import without
 from tests.packages import source_paths
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +43,7 @@ libc.fflush(out)
 @pytest.mark.parametrize(("words", "few"), [(["few"], True), ([], False)])
 def test_a_stream_s_threads_share_few_arenas(words: list[str], few: bool) -> None:
     if not hasattr(ctypes.CDLL(None), "malloc_info"):
-        pytest.skip("malloc is not glibc's here")
+        without("glibc", "malloc is another's here")
     command = [sys.executable, "-c", ARENAS_OF_EIGHT_THREADS, *words]
     env = {**os.environ, "PYTHONPATH": ":".join(source_paths(str(ROOT)))}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
@@ -121,7 +122,7 @@ print(before - resident())
 def test_what_nobody_uses_is_given_back() -> None:
     """Kills: no call of malloc_trim. 95 MiB lie below one piece that stays."""
     if not hasattr(ctypes.CDLL(None), "malloc_trim"):
-        pytest.skip("malloc is not glibc's here")
+        without("glibc", "malloc is another's here")
     env = {**os.environ, "PYTHONPATH": ":".join(source_paths(str(ROOT)))}
     command = [sys.executable, "-c", HELD_BELOW_WHAT_STAYS]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
