@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import yaml
 
 from spillway.metrics.catalogue import CATALOGUE
 from tests.missing import without
+from tests.promtool import promtool
 from tests.unit.test_docs import cells, section
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,24 +83,11 @@ def test_every_alert_is_documented() -> None:
     assert described == [(rule["alert"], rule["labels"]["severity"]) for rule in RULES]
 
 
-@pytest.fixture
-def promtool() -> str:
-    """The program that Prometheus' package brings along."""
-    found = shutil.which("promtool")
-    if found is None:
-        without("promtool", "see how .ci/run gets it")
-    return str(found)
-
-
 @pytest.mark.parametrize("command", [("check", "alerts.yml"), ("test", "alerts_test.yml")])
-def test_prometheus_own_tool_agrees(promtool: str, command: tuple[str, str]) -> None:
+def test_prometheus_own_tool_agrees(command: tuple[str, str]) -> None:
     """The rules fire when they should and not on a day that goes well (alerts_test.yml)."""
     what, file = command
-    folder = ROOT / "docker" / "prometheus"
-    done = subprocess.run(
-        [promtool, what, "rules", file], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    promtool(ROOT / "docker" / "prometheus", what, "rules", file)
 
 
 def test_where_everything_is_tested_a_missing_program_is_a_failure(

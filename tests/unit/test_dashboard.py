@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import promql_parser
@@ -12,7 +13,11 @@ import pytest
 
 from scripts import dashboard
 from spillway.metrics.catalogue import CATALOGUE
+from spillway.metrics.exposition import families
+from spillway.metrics.figures import ScrapeFigures
+from tests.promtool import promtool
 from tests.unit.test_alerts import LABELS, selectors
+from tests.unit.test_metrics import everything
 
 MADE: dict[str, Any] = json.loads(dashboard.FILE.read_text())
 PANELS: list[dict[str, Any]] = [each for each in MADE["panels"] if each["type"] != "row"]
@@ -59,6 +64,44 @@ def test_a_legend_names_labels_that_there_are(target: dict[str, Any]) -> None:
     names = {each.name for each in selectors(promql_parser.parse(asked(target)))}
     known = set.intersection(*(set(LABELS[name]) for name in names))
     assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= known
+
+
+def series(figures: ScrapeFigures, minutes: int) -> list[dict[str, str]]:
+    """What Prometheus has of a stream that shows these figures; what counts goes on counting."""
+    labels = {"job": BY_GRAFANA["$job"], "instance": BY_GRAFANA["$instance"]}
+    made = []
+    for family in families(figures):
+        for sample in family.samples:
+            told = {**sample.labels, **labels}
+            names = ", ".join(f"{name}={json.dumps(value)}" for name, value in told.items())
+            more = {"counter": sample.value or 1, "histogram": sample.value}.get(family.type, 0)
+            values = f"{sample.value!r}+{more!r}x{minutes}"
+            made.append({"series": f"{sample.name}{{{names}}}", "values": values})
+    return made
+
+
+def test_prometheus_has_an_answer_to_every_query(tmp_path: Path) -> None:
+    """A number at least, not NaN; of what counts, more than nothing.
+
+    Kills: a query of Grafana that is one, names what is served, and finds nothing: a quotient of
+    series whose labels differ, a quantile of no buckets.
+    """
+    asks = {asked(target) for panel in PANELS for target in panel["targets"]}
+    least = {each: "0" if re.search(r"\b(rate|increase)\(", each) else "-Inf" for each in asks}
+    test = {
+        "interval": "1m",
+        "input_series": series(everything(tmp_path)[1], 90),
+        "promql_expr_test": [
+            {
+                "expr": f"count(({each}) > {least[each]}) > bool 0",
+                "eval_time": "90m",
+                "exp_samples": [{"labels": "{}", "value": 1}],
+            }
+            for each in sorted(asks)
+        ],
+    }
+    (tmp_path / "test.yml").write_text(json.dumps({"tests": [test]}))
+    promtool(tmp_path, "test", "rules", "test.yml")
 
 
 def test_every_figure_is_drawn() -> None:

@@ -621,7 +621,8 @@ def test_only_one_host_and_port_can_be_set(tmp_path: Path, listen: str) -> None:
 # --- names -----------------------------------------------------------------------------------
 
 
-def test_every_name_is_served_and_documented_alike(tmp_path: Path) -> None:
+def everything(tmp_path: Path) -> tuple[str, ScrapeFigures]:
+    """Figures in which no name is missing, and a topic of which all of them tell."""
     model = tallied(tree_day(tmp_path, 60, seal_after=40).entries)
     figures = full(model, JoinTotals.of(None, of_joins(model)))
     assert figures.journal is not None
@@ -635,7 +636,12 @@ def test_every_name_is_served_and_documented_alike(tmp_path: Path) -> None:
         limit_ratio=0.25,
         write_s={"tables": 15.0, "state": 0.02},
     )
-    text = text_of(replace(figures, journal=journal))
+    return topic, replace(figures, journal=journal)
+
+
+def test_every_name_is_served_and_documented_alike(tmp_path: Path) -> None:
+    topic, figures = everything(tmp_path)
+    text = text_of(figures)
     assert figure(parsed(text), "spillway_watermark_timestamp_seconds") == 1_700_000_000.5
     assert figure(parsed(text), "spillway_watermark_lag_seconds", topic=topic) == 12.5
     assert figure(parsed(text), "spillway_idle_partitions", topic=topic) == 2
