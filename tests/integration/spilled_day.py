@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import uuid
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
@@ -141,8 +142,10 @@ def make_day(
     apply: bool = True,
     slots: int = 2,
     spec: TreeSpec = SPEC,
+    of_next: Collection[Prefix] = (),
 ) -> SpilledDay:
-    """Write the day. `apply` false: the journal is ahead of the tables, as after a crash."""
+    """Write the day. `apply` false: the journal is ahead of the tables, as after a crash.
+    `of_next`: ranges of the next session that the last epoch cuts, too."""
     warehouse = new_warehouse(root, result_schema(spec), spill=spill_schema(spec))
     offsets = {"t": [0]}
     end = {"t": [len(rows)]}
@@ -213,6 +216,7 @@ def make_day(
         spilled += len(own)
         done = epoch == last
         if done:
+            new_cuts += [Cut(session=NEXT, operator=0, range=r, epoch=epoch) for r in of_next]
             sealed = Sealed(
                 session=DAY,
                 epoch=epoch,

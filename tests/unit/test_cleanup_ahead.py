@@ -18,6 +18,7 @@ from spillway.cleanup.deferred import TopicSource
 from spillway.cleanup.job import CleanupProgress, run_cleanup
 from spillway.cleanup.plan import CleanupRefused, doubtful_topics
 from spillway.decode import StreamPlan
+from spillway.engine.join.hashing import xxhash64
 from spillway.engine.spill import counting
 from spillway.engine.spill.cleanup import SpillIndex, SpillSource, clean_ranges
 from spillway.engine.spill.counting import missing_of, unmatched_of
@@ -25,6 +26,7 @@ from spillway.engine.spill.spillfile import row_groups
 from spillway.protocol.recovery import Restore
 from spillway.stream.messages import MessageSource
 from spillway.tables import SessionEvent
+from spillway_schemas.journal import Prefix
 from spillway_schemas.losses import AcceptedLoss, LostRange
 from tests.integration.spilled_day import (
     DAY,
@@ -35,6 +37,8 @@ from tests.integration.spilled_day import (
     SpilledDay,
     brute_force,
     copied_day,
+    make_day,
+    random_rows,
     results_of,
 )
 from tests.property.outer_reference import outer_joined
@@ -107,6 +111,31 @@ def test_what_is_told_is_what_cleanup_then_does(day: SpilledDay) -> None:
     last = look(day)
     assert (last.cleaned, last.ranges_left, last.missing, last.seconds) == (True, 0, 0, 0.0)
     assert ahead_lines(last) == [("to do", "nothing: the session is cleaned")]
+
+
+@pytest.mark.parametrize(
+    ("seed", "rows", "keys", "depth"), [(1, 1, 1, 3), (2, 12, 3, 6), (3, 60, 9, 1), (4, 90, 60, 5)]
+)
+def test_groups_and_generations_are_those_in_which_rows_lie(
+    tmp_path: Path, seed: int, rows: int, keys: int, depth: int
+) -> None:
+    """A generation is a group with rows of one epoch. What the next session cuts is its own.
+
+    Kills: groups counted once for each cut, or with those of another session; the reverse.
+    """
+    every = random_rows(seed, rows, keys, 4)
+    of_next = [Prefix(depth, value) for value in range(1 << depth)]
+    day = make_day(str(tmp_path / "w"), every, depth=depth, of_next=of_next)
+    generations = set()
+    for _, key, epoch in every:
+        [hash_] = xxhash64([pa.array([key])])
+        generations.add((f"{int(hash_):064b}"[:depth], epoch))
+    groups = {group for group, _ in generations}
+    found = look(day)
+    assert (found.groups, found.generations) == (len(groups), len(generations))
+    shown = dict(ahead_lines(found))
+    assert shown["groups that were spilled"] == str(len(groups))
+    assert shown["generations"] == str(len(generations))
 
 
 @pytest.mark.parametrize("piece_bytes", [1.0, 3_000.0, 1e9])
