@@ -85,6 +85,22 @@ def silent(made: Made) -> Made:
     return made
 
 
+def straying(made: Made) -> Made:
+    """The same day, of which some rows of `stock` happened on another; of `review` none did."""
+    strays = {"stock": [1_000, 234], "review": [0, 0]}
+    for number, entry in enumerate(made.entries):
+        if isinstance(entry, Epoch) and entry.epoch < 2:
+            outside = {topic: rows[entry.epoch] for topic, rows in strays.items()}
+            read = [
+                part.model_copy(update={"outside": outside.get(part.topic)})
+                if part.partition == 0
+                else part
+                for part in entry.read
+            ]
+            made.entries[number] = entry.model_copy(update={"read": read})
+    return made
+
+
 def days(slots: int) -> dict[str, Made]:
     """A day in each of its states, by name."""
 
@@ -94,7 +110,7 @@ def days(slots: int) -> dict[str, Made]:
 
     pending = withdraw_a_seal(page_day(24, slots=slots))
     return {
-        f"open-{slots}": page_day(EPOCHS, slots=slots),
+        f"open-{slots}": straying(page_day(EPOCHS, slots=slots)),
         f"pending-{slots}": cut(pending, 11),
         f"sealing-{slots}": cut(page_day(EPOCHS, slots=slots, seal_after=SEALED_AT), SEALED_AT),
         f"sealed-{slots}": sealed(),

@@ -216,6 +216,17 @@ def test_the_first_look_is_announced(window: Page, url: str) -> None:
     expect(window.locator(".nothing")).to_have_count(0)
 
 
+def test_rows_outside_the_day_are_told_by_topic(window: Page, url: str) -> None:
+    """Kills: a note without a count, of a topic that has none, or of a day without such rows."""
+    look(window, url, "open-2")
+    expect(window.locator("[data-note=outside]")).to_have_text(
+        "1,234 rows of stock happened outside the day of Mon 5 Jan 2026. "
+        "They are joined all the same."
+    )
+    look(window, url, "complete-2")
+    expect(window.locator("[data-note=outside]")).to_have_count(0)
+
+
 def test_the_bar_is_live_in_every_view(window: Page, url: str) -> None:
     """It once grew older on every view but the overview, whatever the stream did."""
     asked: list[str] = []
