@@ -116,7 +116,8 @@ def test_a_link_is_cut_for_a_minute(
 @pytest.mark.soak
 @pytest.mark.parametrize("loss", [0.01, 0.05])
 def test_packets_are_lost(tmp_path: Path, spark_env: dict[str, str], loss: float) -> None:
-    """Of all that host-b sends and is sent, groups that move among it."""
+    """Of all that host-b sends and is sent, groups that move among it. Nobody says so: TCP sends
+    them again, and only a host that is silent for seconds is named (`docs/measured.md`)."""
     with two_hosts(
         tmp_path, spark_env, loss=loss, groups=8, budget_bytes=192 << 10, max_rows=ROWS
     ) as hosted:
