@@ -118,6 +118,39 @@ def of_days_that_change() -> list[str]:
     ]
 
 
+FULL_FOLDERS = {
+    "Figure 7": ("7", "M1, as the system"),
+    "round every five minutes": ("changing-rotating-5", "as the system"),
+    "other shares every five minutes": ("changing-drawn", "as the system"),
+    "Figure 11, a quarter": ("11", "as the system, memory 0.25"),
+}
+"""What the days of decision 30 in folders of the default size are called here."""
+
+
+def tried_in_full_folders() -> list[int]:
+    """Results at run time with the default's spills, day by day, as decision 30 has them."""
+    record = (ROOT / "docs/decisions/0030-a-cut-can-be-taken-back.md").read_text()
+    table = record.split("**In a folder that is nearly full**")[1]
+    heads, row = (
+        next(each for each in table.splitlines() if each.startswith(f"| {name} |")).split("|")[2:-1]
+        for name in ("a spill takes", "30 %")
+    )
+    assert [each.strip() for each in heads] == [*FULL_FOLDERS]
+    return [int(each.replace(",", "")) for each in row]
+
+
+def of_full_folders() -> list[str]:
+    counts = zip(FULL_FOLDERS.values(), tried_in_full_folders(), strict=True)
+    seven, round_, drawn, eleven = (
+        100 * count / KEPT[figure]["limits"][name]["ceiling"] for (figure, name), count in counts
+    )
+    return [
+        f"In folders of the default size, four days were tried: {seven:.0f} % in Figure 7, "
+        f"{eleven:.0f} % in Figure 11 with a quarter of the memory, {round_:.0f} and {drawn:.0f} % "
+        "on two days that change"
+    ]
+
+
 def of_bottom_up() -> list[str]:
     shortest = sum(
         min(KEPT[f]["outcomes"], key=lambda o: sum(o["cleanup_cpu_s"]))["name"] == "bottom-up"
@@ -136,6 +169,7 @@ def of_bottom_up() -> list[str]:
         of_global_output,
         of_bottom_up,
         of_days_that_change,
+        of_full_folders,
     ],
 )
 def test_a_sentence_of_the_page_has_the_figures_of_its_tables(said: Any) -> None:
@@ -190,6 +224,13 @@ SAID_OF_FORECASTS: tuple[tuple[str, str, Callable[[list[float]], float]], ...] =
     ("as the system", "another day", max),
 )
 """In the order in which the setting's text says them."""
+
+
+def test_two_decisions_have_the_same_figures_of_full_folders() -> None:
+    record = (ROOT / "docs/decisions/0049-dead-rows-leave-their-files-at-once.md").read_text()
+    row = next(each for each in record.splitlines() if each.startswith("| 30 % |"))
+    after = [each.split(",")[1].strip() for each in row.split("|")[2:-1]]
+    assert after == [f"{count / 1e6:.2f} M" for count in tried_in_full_folders()]
 
 
 def test_the_ceiling_is_as_tight_as_the_decision_says() -> None:
