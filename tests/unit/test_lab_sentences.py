@@ -78,6 +78,14 @@ def of_expected_loss_in_trees() -> list[str]:
     return [f"{100 * min(less):.0f} to {100 * max(less):.0f} % less"]
 
 
+def of_the_goal_in_trees() -> list[str]:
+    days = [(figure, "local-output") for figure in (*TREES.values(), "tree-against")]
+    of = [100 * share(*day) for day in (*days, ("tree-relocation", "pooled"))]
+    limits = [each for figure, _ in days for each in KEPT[figure]["limits"].values()]
+    assert {each["foresight"] for each in limits} == {None}
+    return [f"The defaults give {min(of):.0f} to {max(of):.0f} % of this ceiling"]
+
+
 def of_global_output() -> list[str]:
     gain = {ratios: 100 * more(f, "global-output", "local-output") for ratios, f in TREES.items()}
     took = {
@@ -166,6 +174,7 @@ def of_bottom_up() -> list[str]:
         of_the_system,
         of_six_hours,
         of_expected_loss_in_trees,
+        of_the_goal_in_trees,
         of_global_output,
         of_bottom_up,
         of_days_that_change,
