@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 import pytest
+from hypothesis import strategies as st
 
 from spillway.engine.state.merging import FileLiveness, RunSize, Shape, due_merges, to_trim
 from spillway.engine.state.statefiles import Merging
+from tests.lanes import explored
 
 SHAPE = Shape()
 
@@ -170,3 +172,44 @@ def test_some_dead_bytes_wait_until_more_of_their_files_is_dead() -> None:
     for stay, files in ((0, 4), (34, 4), (35, 3), (114, 3), (116, 2), (294, 1), (296, 0)):
         shape = Shape(dead_in_budget=stay / 100)
         assert trimmed(folder=75, fuel=1000, shape=shape) == ["b", "c", "d", "e"][:files], stay
+
+
+WORN = st.lists(
+    st.tuples(st.integers(1, 1000), st.integers(0, 1000)).map(
+        lambda each: (each[0], min(each))  # bytes, and of those that live
+    ),
+    max_size=30,
+)
+
+
+@explored(
+    100,
+    2000,
+    sizes=WORN,
+    share=st.sampled_from([0.025, 0.1, 0.15, 0.5]),
+    stay=st.sampled_from([0.0, 0.02, 0.2]),
+    budget=st.integers(1, 20_000),
+    short=st.integers(-1000, 10_000),
+    fuel=st.integers(0, 5000),
+)
+def test_what_trimming_copies_is_bounded_by_what_it_frees(
+    sizes: list[tuple[int, int]], share: float, stay: float, budget: int, short: int, fuel: int
+) -> None:
+    """As the module derives it."""
+    worn = {f"{at}": FileLiveness(f"{at}", *each) for at, each in enumerate(sizes)}
+    found = to_trim(
+        Shape(dead_share=share, dead_in_budget=stay),
+        worn.values(),
+        folder_bytes=sum(each.bytes for each in worn.values()),
+        budget_bytes=budget,
+        short_bytes=short,
+        fuel=fuel,
+    )
+    copied = sum(worn[name].live_bytes for name in found)
+    freed = sum(worn[name].bytes - worn[name].live_bytes for name in found)
+    for_each = 1 / share - 1
+    largest = max((each.live_bytes for each in worn.values()), default=0)
+    assert copied <= for_each * freed + 1e-6
+    assert copied <= max(for_each * max(short, 0) + largest, fuel) + 1e-6
+    others = [each for name, each in worn.items() if name not in found and each.live_bytes]
+    assert freed >= short or all(each.dead_share < share for each in others)
