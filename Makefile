@@ -9,12 +9,13 @@ SEED ?= 1
 SIZE ?= 400
 LOCK := $(VENV)/bin/uv pip compile -q --generate-hashes --universal --python-version 3.11 \
 	--custom-compile-command "make lock"
+MEASURED := delay history decisions standstill formats window_memory subgroups cleanup lineage
 FORMATS := --extra avro --extra protobuf
 export VENV PYTHON
 # Containers are often told to write no byte code: the tests would then be compiled in each process.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-runtime setup-airflow demo demo-fast check test mutants soak bench lab profile docs lock clean
+.PHONY: help setup setup-runtime setup-airflow demo demo-fast check test mutants soak bench measure lab profile docs lock clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -53,6 +54,10 @@ soak: setup ## Long campaigns: 50,000 schedules, kills at random moments
 
 bench: setup ## Side by side with Spark's own join and a plain copy
 	@$(PY) -m benchmarks $(ARGS)
+
+measure: setup ## bench, then all other programs of docs/measured.md that CONTRIBUTING.md lists
+	@failed=0; for each in benchmarks $(addprefix benchmarks.,$(MEASURED)); do \
+		$(PY) -m $$each || failed=1; done; exit $$failed
 
 lab: setup ## The papers' experiments on a virtual clock, into docs/ (about 40 minutes)
 	@$(PY) -m benchmarks.lab --docs $(ARGS)

@@ -315,6 +315,16 @@ def test_paths_in_contributing_exist() -> None:
     assert "site/" in named, "what `make docs` makes, there or not"
 
 
+def test_make_measure_runs_every_program_of_the_table() -> None:
+    listed = re.findall(
+        r"^\| `python -m benchmarks\.(\w+)", (ROOT / "CONTRIBUTING.md").read_text(), re.M
+    )
+    told = re.search(r"^MEASURED := (.*)$", (ROOT / "Makefile").read_text(), re.M)
+    assert told is not None
+    assert sorted(told[1].split()) == sorted(listed)
+    assert all((ROOT / "benchmarks" / f"{each}.py").exists() for each in listed)
+
+
 def test_every_folder_of_the_jobs_has_its_line() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     for path in (ROOT / "jobs" / "spillway").iterdir():
