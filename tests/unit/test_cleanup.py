@@ -22,6 +22,8 @@ from spillway.engine.spill.cleanup import (
     clean_ranges,
     cut,
     load,
+    loaded,
+    weights,
     windows,
 )
 from spillway.engine.spill.crossing import InputGenerations
@@ -125,13 +127,17 @@ def test_pieces_are_bounded_and_cover_everything(tmp_path, monkeypatch, piece_by
         assert len(pieces) > 30
 
 
+def by_hashes(source, ranges):
+    return weights(source, source.touching(ranges[0].lo, ranges[-1].hi), ranges)
+
+
 def test_small_ranges_are_read_together_and_large_ones_alone(tmp_path):
     rng = np.random.default_rng(2)
     few = rng.integers(0, 2**63, 200, dtype=np.uint64)
     many = np.uint64(2**63) + rng.integers(0, 2**60, 20_000, dtype=np.uint64)
     source = spilled(tmp_path, {1: (few, few), 2: (many, many)})
     ranges = [Prefix(4, v) for v in range(16)]
-    found = list(windows(source, ranges, 100_000))
+    found = list(windows(by_hashes(source, ranges), 100_000))
     assert found[0][0] == 0
     assert [a for a, *_ in found[1:]] == [b for _, b, _ in found[:-1]]
     assert found[-1][1] == 16
@@ -262,6 +268,63 @@ def test_reads_grow_with_the_input_not_with_the_generations(tmp_path, monkeypatc
         )
         assert count(source, [Prefix(4, v) for v in range(16)]) == 0
         assert sum(read) == 800
+
+
+def noted_reads(monkeypatch):
+    """(file, row group, whether whole rows were read) of every reading from here on."""
+    read = []
+    real = cleanup.read_rows
+
+    def noting(place, file, groups, *bounds, columns, **more):
+        for group, table in real(place, file, groups, *bounds, columns=columns, **more):
+            read.append((file.path, group, "offset" in columns))
+            yield group, table
+
+    monkeypatch.setattr(cleanup, "read_rows", noting)
+    return read
+
+
+def test_row_groups_of_many_ranges_are_read_once(tmp_path, monkeypatch):
+    """Nor are their hashes read first to see how many rows each range has."""
+    hashes = np.random.default_rng(4).integers(0, 2**64, 20_000, dtype=np.uint64)
+    source = spilled(tmp_path, {e: (hashes[e::5], hashes[e::5]) for e in range(5)})
+    read = noted_reads(monkeypatch)
+    ranges = [Prefix(4, v) for v in range(16)]
+    piece_bytes = int(0.7 * source.index.groups.bytes.sum())
+    assert len(list(loaded(source, ranges, piece_bytes))) == 2
+    assert all(whole for *_, whole in read)
+    assert len(read) == len(set(read)) == len(source.index.groups)
+
+
+def test_a_piece_with_more_rows_than_thought_is_put_down(tmp_path, monkeypatch):
+    """Nine in ten rows of every row group lie in a 64th of it."""
+    rng = np.random.default_rng(5)
+    generations = {
+        e: [
+            np.concatenate(
+                [
+                    rng.integers(0, 2**63, 300, dtype=np.uint64),
+                    np.uint64(2**62) + rng.integers(0, 2**57, 2_700, dtype=np.uint64),
+                ]
+            )
+            for _ in range(2)
+        ]
+        for e in range(12)
+    }
+    source = spilled(tmp_path, generations)
+    read = noted_reads(monkeypatch)
+    ranges = [Prefix(6, v) for v in range(32)]
+    piece_bytes = int(source.index.groups.bytes.sum()) // 6
+    found = []
+    for first, last, parts in loaded(source, ranges, piece_bytes):
+        hashes = np.concatenate([part.key_hash for part in parts])
+        assert ranges[first].lo <= hashes.min()
+        assert hashes.max() < ranges[last - 1].hi
+        found.append(np.sort(hashes))
+    every = np.concatenate([each for pair in generations.values() for each in pair])
+    assert np.array_equal(np.concatenate(found), np.sort(every))
+    assert max(map(len, found)) <= 1.1 * len(every) / 6
+    assert any(not whole for *_, whole in read), "no piece was cut by its hashes"
 
 
 def test_a_row_is_joined_as_often_as_the_generations_have_bits(tmp_path, monkeypatch):
@@ -484,21 +547,29 @@ def test_windows_are_as_large_as_a_piece_may_be(tmp_path):
     source = rigged(tmp_path, {(0, k): [k * top, k * top + 5] for k in range(16)}, [10] * 16)
     ranges = [Prefix(4, v) for v in (0, 1, 2, 5, 6, 7)]
     # What lies between the ranges counts, too: it is read with them.
-    assert list(windows(source, ranges, 30)) == [(0, 3, 30), (3, 6, 30)]
-    assert list(windows(source, ranges, 29)) == [(0, 2, 20), (2, 3, 10), (3, 5, 20), (5, 6, 10)]
-    assert list(windows(source, ranges, 9)) == [(i, i + 1, 10) for i in range(6)]
-    assert list(windows(source, ranges, 80)) == [(0, 6, 80)]
-    assert list(windows(source, [], 80)) == []
+    assert list(windows(by_hashes(source, ranges), 30)) == [(0, 3, 30), (3, 6, 30)]
+    assert list(windows(by_hashes(source, ranges), 29)) == [
+        (0, 2, 20),
+        (2, 3, 10),
+        (3, 5, 20),
+        (5, 6, 10),
+    ]
+    assert list(windows(by_hashes(source, ranges), 9)) == [(i, i + 1, 10) for i in range(6)]
+    assert list(windows(by_hashes(source, ranges), 80)) == [(0, 6, 80)]
+    assert list(clean_ranges(source, [])) == []
 
 
 def test_an_empty_range_is_not_read_with_a_large_one(tmp_path):
     top = 2**63
     source = rigged(tmp_path, {(0, 0): [top, top + 5], (0, 1): [top + 9]}, [100, 100])
     halves = [Prefix(1, 0), Prefix(1, 1)]
-    assert list(windows(source, halves, 150)) == [(0, 1, 0), (1, 2, 200)]
+    assert list(windows(by_hashes(source, halves), 150)) == [(0, 1, 0), (1, 2, 200)]
     # Nor is what lies between an empty range and another.
     source = rigged(tmp_path, {(0, 0): [top, top + 5], (0, 1): [2**64 - 1]}, [100, 100])
-    assert list(windows(source, [Prefix(2, 0), Prefix(2, 3)], 150)) == [(0, 1, 0), (1, 2, 100)]
+    assert list(windows(by_hashes(source, [Prefix(2, 0), Prefix(2, 3)]), 150)) == [
+        (0, 1, 0),
+        (1, 2, 100),
+    ]
 
 
 def test_only_row_groups_that_reach_over_an_edge_are_read_for_weights(tmp_path):

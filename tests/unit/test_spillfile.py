@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -332,3 +333,12 @@ def test_estimated_bytes_follow_the_range(tmp_path):
     assert sum(parts) == pytest.approx(whole)
     assert max(parts) < 2 * min(parts)
     assert RowGroups.concat([]).bytes_within(*EVERYTHING) == 0
+
+
+@pytest.mark.parametrize("key", [0, 77, 2**63 + 77, 2**64 - 1])
+def test_bytes_of_one_hash_are_in_its_range(tmp_path, key):
+    _, _, _, groups = spilled(tmp_path, some_inputs(np.random.default_rng(6), 50))
+    one = np.full(len(groups), key, np.uint64)
+    hot = replace(groups, lo=one, hi=one)
+    assert hot.bytes_within(key, key + 1) == hot.bytes_within(*EVERYTHING) == hot.bytes.sum()
+    assert key == 0 or hot.bytes_within(0, key) == 0

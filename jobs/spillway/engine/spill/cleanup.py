@@ -22,8 +22,9 @@ Invariants:
   bits of the hash when it is large. Only the rows of one single hash are never cut: they are
   held, and their results leave in batches of `batch_bytes`.
 * Cost is linear in the rows spilled (with a window, times the logarithm of the generations of a
-  hash) and in the results missing: hashes are read once, to see how many rows each range has (once
-  more for each range that is cut), and rows once (`Straddling`).
+  hash) and in the results missing: rows are read once (`Straddling`), and once more where hashes
+  are not spread evenly within row groups. Then their hashes are read first, to see how many rows
+  each range has, and once more for each range that is cut.
 
 Failure paths: a spill file that is missing or damaged raises `SpillDamaged`, which names it;
 results that were yielded before are right, but not all.
@@ -31,7 +32,7 @@ results that were yielded before are right, but not all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import Any
@@ -70,6 +71,9 @@ PIECE_BYTES = 32 * 2**20
 memory (read, sorted, merged), and about 45 MiB beside: 63 MiB for pieces of 4, 112 for 16, 270 for
 48, where 122 MiB of spilled rows in one piece took 528 (`tests/integration/test_cleanup_memory.py`
 measures it). Of row groups that reach into the next piece as much as this may be kept beside it."""
+
+MORE_THAN_THOUGHT = 1.25
+"""A piece is put down once it has so much more than `piece_bytes`."""
 
 HASH_END = 1 << 64
 """The end of all hashes."""
@@ -192,50 +196,80 @@ def clean_ranges(
     """
     if any(a.hi > b.lo for a, b in pairwise(ranges)):
         raise ValueError("the ranges must be disjoint and in ascending order")
-    straddling = Straddling(piece_bytes)
-    for first, last, held in windows(source, ranges, piece_bytes):
-        window = ranges[first:last]
-        lo, hi = window[0].lo, window[-1].hi
-        pieces = [(lo, hi)]
-        if held > piece_bytes:
-            pieces = cut(source, lo, hi, piece_bytes)
-        for piece_lo, piece_hi in pieces:
-            parts = load(source, piece_lo, piece_hi, straddling)
-            spilled = generations(source, parts)
-            lacking = without_optional(source, parts)
-            del parts  # what is not needed any more does not wait in memory for the next piece
-            for i, prefix in enumerate(window, first):
-                for batch in missing(
-                    source, spilled, prefix.lo, prefix.hi, batch_bytes=batch_bytes
-                ):
+    for first, last, parts in loaded(source, ranges, piece_bytes):
+        spilled = generations(source, parts)
+        lacking = without_optional(source, parts)
+        parts.clear()  # what is not needed any more does not wait in memory for the next piece
+        for i, prefix in enumerate(ranges[first:last], first):
+            for batch in missing(source, spilled, prefix.lo, prefix.hi, batch_bytes=batch_bytes):
+                yield i, batch
+            if lacking is not None:
+                for batch in lacking.between(prefix.lo, prefix.hi, batch_bytes):
                     yield i, batch
-                if lacking is not None:
-                    for batch in lacking.between(prefix.lo, prefix.hi, batch_bytes):
-                        yield i, batch
 
 
-def windows(
+def loaded(
     source: SpillSource, ranges: Sequence[Prefix], piece_bytes: int
-) -> Iterator[tuple[int, int, float]]:
-    """Cut the ranges into [first, last) that are read together, about how many bytes each.
+) -> Iterator[tuple[int, int, list[SpilledRows]]]:
+    """The rows of the ranges, piece after piece in the order of hashes, with the ranges
+    [first, last) that the piece is of: of several whole ranges, or a part of one.
 
-    These are within `piece_bytes`, but where one range alone has more.
+    Cut by what row groups hold if their hashes are spread evenly; a piece that turns out to have
+    more is put down, and cut again by the hashes themselves.
     """
     if not ranges:
         return
     near = source.touching(ranges[0].lo, ranges[-1].hi)
-    total = float(near.bytes.sum())
-    if total <= piece_bytes:
-        yield 0, len(ranges), total
-        return
+    straddling = Straddling(piece_bytes)
+    for first, last, held in windows(spread_evenly(near, ranges), piece_bytes):
+        window = ranges[first:last]
+        lo, hi = window[0].lo, window[-1].hi
+        if held <= piece_bytes:
+            most_bytes = MORE_THAN_THOUGHT * piece_bytes
+            try:
+                parts = load(source, lo, hi, straddling, most_bytes=most_bytes)
+            except PieceTooLarge:
+                pass
+            else:
+                yield first, last, parts
+                continue
+        straddling = Straddling(piece_bytes)
+        exact = weights(source, source.touching(lo, hi), window)
+        for a, b, exactly in windows(exact, piece_bytes):
+            begin, end = window[a].lo, window[b - 1].hi
+            pieces = [(begin, end)]
+            if exactly > piece_bytes:
+                pieces = cut(source, begin, end, piece_bytes)
+            for piece_lo, piece_hi in pieces:
+                yield first + a, first + b, load(source, piece_lo, piece_hi, straddling)
+
+
+def windows(weights: F64, piece_bytes: int) -> Iterator[tuple[int, int, float]]:
+    """Cut ranges into [first, last) that are read together, about how many bytes each.
+
+    These are within `piece_bytes`, but where one range alone has more. `weights`, float64 (r, 2):
+    bytes of each range, and between it and the next one.
+    """
     first, held, between = 0, 0.0, 0.0
-    for last, (own, after) in enumerate(weights(source, near, ranges).tolist()):
+    for last, (own, after) in enumerate(weights.tolist()):
         # What lies between two ranges is read with them.
         if last > first and held + between + own > piece_bytes:
             yield first, last, held
             first, held, between = last, 0.0, 0.0
         held, between = held + between + own, after
-    yield first, len(ranges), held
+    yield first, len(weights), held
+
+
+def spread_evenly(near: RowGroups, ranges: Sequence[Prefix]) -> F64:
+    """Bytes of each range, and between it and the next one, float64 (r, 2), if the hashes of every
+    row group are spread evenly between its least and greatest."""
+    ends = [each.lo for each in ranges[1:]] + [ranges[-1].hi]
+    found = np.zeros((len(ranges), 2))
+    for of_range, each, end in zip(found, ranges, ends, strict=True):
+        of_range[0] = near.bytes_within(each.lo, each.hi)
+        if end > each.hi:
+            of_range[1] = near.bytes_within(each.hi, end)
+    return found
 
 
 def weights(source: SpillSource, near: RowGroups, ranges: Sequence[Prefix]) -> F64:
@@ -310,6 +344,10 @@ def cut(source: SpillSource, lo: int, hi: int, piece_bytes: int) -> list[tuple[i
     return pieces
 
 
+class PieceTooLarge(Exception):
+    """A piece has more rows than its row groups let expect."""
+
+
 class Straddling:
     """Rows of row groups that reach beyond the piece for which they were read.
 
@@ -343,10 +381,19 @@ class Straddling:
 
 
 def load(
-    source: SpillSource, lo: int, hi: int, straddling: Straddling | None = None
+    source: SpillSource,
+    lo: int,
+    hi: int,
+    straddling: Straddling | None = None,
+    *,
+    most_bytes: float | None = None,
 ) -> list[SpilledRows]:
     """All rows with a hash in [lo, hi). `straddling`: what earlier calls, of lower hashes, have
-    read beyond their `hi`."""
+    read beyond their `hi`.
+
+    Raises `PieceTooLarge` once the rows have more than `most_bytes`, as spilled; `straddling` then
+    lacks rows, and is of no use any more.
+    """
     near = source.touching(lo, hi)
     columns = ("input", "key_hash", "epoch", "partition", "offset")
     if straddling is None:
@@ -355,6 +402,8 @@ def load(
         unread, held = straddling.taken(near)
         read = source.rows(unread, lo, HASH_END, columns, whole=True)
         tables = _within(chain(held, read), lo, hi, straddling)
+    if most_bytes is not None:
+        tables = _at_most(tables, bytes_of_rows(near), most_bytes)
     parts = []
     for file, _, table in tables:
         if source.voided is not None:
@@ -385,6 +434,20 @@ def _within(
         inside = ~after & (hashes >= np.uint64(lo))
         if inside.any():
             yield file, group, table if inside.all() else where(table, inside)
+
+
+def _at_most(
+    tables: Iterable[tuple[int, int, pa.Table]],
+    row_bytes: Mapping[tuple[int, int], float],
+    most_bytes: float,
+) -> Iterator[tuple[int, int, pa.Table]]:
+    """The same tables. Raises `PieceTooLarge`."""
+    size = 0.0
+    for file, group, table in tables:
+        size += table.num_rows * row_bytes[file, group]
+        if size > most_bytes:
+            raise PieceTooLarge
+        yield file, group, table
 
 
 def _distinct(numbers: npt.NDArray[np.integer[Any]]) -> list[int]:

@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spillway.engine.join.kernel import Rows
@@ -322,10 +321,12 @@ class RowGroups:
     def bytes_within(self, lo: int, hi: int) -> float:
         """Estimated uncompressed bytes of the rows in [lo, hi): hashes are spread evenly."""
         own = self.touching(lo, hi)
-        width = own.hi.astype(np.float64) - own.lo.astype(np.float64) + 1.0
-        top = np.minimum(own.hi.astype(np.float64) + 1.0, float(hi))
-        inside = top - np.maximum(own.lo.astype(np.float64), float(lo))
-        return float((own.bytes * np.clip(inside / width, 0.0, 1.0)).sum())
+        first, last = np.uint64(lo), np.uint64(hi - 1)
+        # Differences first: as floats, hashes that lie side by side are equal.
+        width = (own.hi - own.lo).astype(np.float64) + 1.0
+        below = np.where(own.lo < first, first - own.lo, np.uint64(0)).astype(np.float64)
+        above = np.where(own.hi > last, own.hi - last, np.uint64(0)).astype(np.float64)
+        return float((own.bytes * ((width - below - above) / width)).sum())
 
     def bytes_across(self, border: int) -> int:
         """Uncompressed bytes of those that reach from below a hash to it, or beyond."""
@@ -456,8 +457,7 @@ def read_rows(
             raise SpillDamaged(folder.path(file.path), f"it cannot be read: {error}") from error
         hashes = table["key_hash"].to_numpy().view(np.uint64)
         inside = (hashes >= np.uint64(lo)) & (hashes <= np.uint64(hi - 1))
-        if pc.any(pc.not_equal(table["operator"], operator)).as_py():
-            inside &= table["operator"].to_numpy() == operator
+        inside &= table["operator"].to_numpy() == operator
         table = table.select(list(columns))
         if inside.all():
             yield group, table

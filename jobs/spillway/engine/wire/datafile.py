@@ -289,7 +289,12 @@ def repeating_columns(table: pa.Table) -> list[str]:
     """
     rows = table.num_rows
     picked = np.unique(np.linspace(0, rows - 1, min(rows, DICTIONARY_SAMPLE_ROWS)).astype("i8"))
-    sample = table.take(pa.array(picked)).flatten()
+    batches, begin, taken = table.to_batches(), 0, []
+    for batch in batches:  # of a table of several chunks `take` would first copy whole columns
+        first, last = np.searchsorted(picked, [begin, begin + batch.num_rows])
+        taken.append(batch.take(pa.array(picked[first:last] - begin)))
+        begin += batch.num_rows
+    sample = pa.Table.from_batches(taken).flatten()
     return [
         name
         for name, column in zip(sample.schema.names, sample.columns, strict=True)
