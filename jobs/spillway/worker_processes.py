@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing.context import ForkServerContext
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from multiprocessing.process import BaseProcess
+from types import ModuleType
 from typing import Any
 
 from spillway.processes import process_identity, process_runs
@@ -20,7 +22,7 @@ LOOK_S = 1.0
 
 class WorkerProcesses(ProcessPoolExecutor):
     """A pool whose work can be ended under way. Each process has imported a module, and calls
-    `begin` with what is `given` first."""
+    `begin` with what is `given` first. What it is to do must not be defined in `__main__`."""
 
     def __init__(self, number: int, module: str, begin: Callable[..., None], *given: Any) -> None:
         # Not forked from here: that would copy the locks of other threads as they happen to be.
@@ -43,9 +45,26 @@ class _Noted(ForkServerContext):
         self.made: list[BaseProcess] = []
 
     def Process(self, *given: Any, **named: Any) -> BaseProcess:  # type: ignore[override]  # noqa: N802
-        made = super().Process(*given, **named)
+        made = _WithoutMain(*given, **named)
         self.made.append(made)
         return made
+
+
+class _WithoutMain(ForkServerProcess):
+    """A process that does not import what this one was started with: for a command that is all of
+    its commands, half a second of a core, in every process."""
+
+    _swaps = threading.Lock()
+
+    @staticmethod
+    def _Popen(process_obj: BaseProcess) -> Any:  # noqa: N802
+        with _WithoutMain._swaps:
+            main = sys.modules["__main__"]
+            sys.modules["__main__"] = ModuleType("__main__")
+            try:
+                return ForkServerProcess._Popen(process_obj)
+            finally:
+                sys.modules["__main__"] = main
 
 
 def keep_freed_memory() -> None:

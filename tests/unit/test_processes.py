@@ -85,3 +85,26 @@ def test_a_worker_ends_with_the_process_that_it_works_for(is_another: bool) -> N
                 parent.wait()
             assert worker.wait(10) == 1
         parent.kill()
+
+
+COMMAND = """
+import sys
+from spillway.worker_processes import WorkerProcesses
+
+print("imported", flush=True)
+
+if __name__ == "__main__":
+    pool = WorkerProcesses(2, "spillway.processes", len, ())
+    print([each.result() for each in [pool.submit(abs, n) for n in (-1, -2, -3)]])
+    pool.shutdown()
+    assert sys.modules["__main__"].pool is pool, "it is the same afterwards"
+"""
+
+
+def test_workers_do_not_import_the_command_that_they_work_for(tmp_path: Path) -> None:
+    command = tmp_path / "command.py"
+    command.write_text(COMMAND)
+    said = subprocess.run(
+        [sys.executable, command], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert said.stdout.splitlines() == ["imported", "[1, 2, 3]"]
