@@ -327,6 +327,18 @@ def test_a_piece_with_more_rows_than_thought_is_put_down(tmp_path, monkeypatch):
     assert any(not whole for *_, whole in read), "no piece was cut by its hashes"
 
 
+def test_rows_that_are_kept_serve_a_range_that_is_larger_than_a_piece(tmp_path, monkeypatch):
+    """Kills: rows that were read beyond the piece before, and read again for it."""
+    hashes = np.random.default_rng(4).integers(0, 2**64, 20_000, dtype=np.uint64)
+    source = spilled(tmp_path, {e: (hashes[e::5], hashes[e::5]) for e in range(5)})
+    read = noted_reads(monkeypatch)
+    small, large = Prefix(4, 11), Prefix(2, 3)
+    piece_bytes = int(0.2 * source.index.groups.bytes.sum())
+    assert len(list(loaded(source, [small, large], piece_bytes))) == 3
+    times = Counter((path, group) for path, group, whole in read if whole)
+    assert min(times.values()) == 1
+
+
 def test_a_row_is_joined_as_often_as_the_generations_have_bits(tmp_path, monkeypatch):
     """As rows with windows are: these have none, which only says that all are near."""
     joined = []

@@ -229,11 +229,10 @@ def loaded(
             try:
                 parts = load(source, lo, hi, straddling, most_bytes=most_bytes)
             except PieceTooLarge:
-                pass
+                straddling = Straddling(piece_bytes)
             else:
                 yield first, last, parts
                 continue
-        straddling = Straddling(piece_bytes)
         exact = weights(source, source.touching(lo, hi), window)
         for a, b, exactly in windows(exact, piece_bytes):
             begin, end = window[a].lo, window[b - 1].hi
