@@ -22,9 +22,10 @@ Invariants:
   bits of the hash when it is large. Only the rows of one single hash are never cut: they are
   held, and their results leave in batches of `batch_bytes`.
 * Cost is linear in the rows spilled (with a window, times the logarithm of the generations of a
-  hash) and in the results missing: rows are read once (`Straddling`), and once more where hashes
-  are not spread evenly within row groups. Then their hashes are read first, to see how many rows
-  each range has, and once more for each range that is cut.
+  hash) and in the results missing. Rows are read once (`Straddling`), unless a piece is put down
+  because hashes are not spread evenly within its row groups. Of such a piece, and of a range that
+  is larger than a piece, hashes are read before the rows, to see how many each range has, and once
+  more for each range that is cut.
 
 Failure paths: a spill file that is missing or damaged raises `SpillDamaged`, which names it;
 results that were yielded before are right, but not all.
@@ -215,13 +216,14 @@ def loaded(
     [first, last) that the piece is of: of several whole ranges, or a part of one.
 
     Cut by what row groups hold if their hashes are spread evenly; a piece that turns out to have
-    more is put down, and cut again by the hashes themselves.
+    more is put down, and cut again by the hashes themselves. Whoever has done with a piece empties
+    its list, which is held here, too.
     """
     if not ranges:
         return
     near = source.touching(ranges[0].lo, ranges[-1].hi)
     straddling = Straddling(piece_bytes)
-    for first, last, held in windows(spread_evenly(near, ranges), piece_bytes):
+    for first, last, held in windows(estimated_weights(near, ranges), piece_bytes):
         window = ranges[first:last]
         lo, hi = window[0].lo, window[-1].hi
         if held <= piece_bytes:
@@ -243,25 +245,25 @@ def loaded(
                 yield first + a, first + b, load(source, piece_lo, piece_hi, straddling)
 
 
-def windows(weights: F64, piece_bytes: int) -> Iterator[tuple[int, int, float]]:
+def windows(sizes: F64, piece_bytes: float) -> Iterator[tuple[int, int, float]]:
     """Cut ranges into [first, last) that are read together, about how many bytes each.
 
-    These are within `piece_bytes`, but where one range alone has more. `weights`, float64 (r, 2):
-    bytes of each range, and between it and the next one.
+    These are within `piece_bytes`, but where one range alone has more. `sizes`: as `weights`
+    gives them.
     """
     first, held, between = 0, 0.0, 0.0
-    for last, (own, after) in enumerate(weights.tolist()):
+    for last, (own, after) in enumerate(sizes.tolist()):
         # What lies between two ranges is read with them.
         if last > first and held + between + own > piece_bytes:
             yield first, last, held
             first, held, between = last, 0.0, 0.0
         held, between = held + between + own, after
-    yield first, len(weights), held
+    yield first, len(sizes), held
 
 
-def spread_evenly(near: RowGroups, ranges: Sequence[Prefix]) -> F64:
-    """Bytes of each range, and between it and the next one, float64 (r, 2), if the hashes of every
-    row group are spread evenly between its least and greatest."""
+def estimated_weights(near: RowGroups, ranges: Sequence[Prefix]) -> F64:
+    """As `weights`, but reads nothing: right if the hashes of every row group are spread evenly
+    between its least and greatest."""
     ends = [each.lo for each in ranges[1:]] + [ranges[-1].hi]
     found = np.zeros((len(ranges), 2))
     for of_range, each, end in zip(found, ranges, ends, strict=True):
@@ -440,7 +442,7 @@ def _at_most(
     row_bytes: Mapping[tuple[int, int], float],
     most_bytes: float,
 ) -> Iterator[tuple[int, int, pa.Table]]:
-    """The same tables. Raises `PieceTooLarge`."""
+    """The same tables, as long as they have no more. Raises `PieceTooLarge`."""
     size = 0.0
     for file, group, table in tables:
         size += table.num_rows * row_bytes[file, group]
