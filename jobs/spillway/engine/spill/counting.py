@@ -14,14 +14,19 @@ the product of the others' numbers (`spillway.engine.spill.unmatched`).
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
 from spillway.engine.groups import I64, U64, Bool
 from spillway.engine.join.spec import JoinSpec
-from spillway.engine.spill.cleanup import SpillSource, alive, begins
+from spillway.engine.spill.cleanup import (
+    SpillSource,
+    alive,
+    begins,
+    estimated_weights,
+    windows,
+)
 from spillway.engine.spill.unmatched import unmatched_counts
 from spillway_schemas.journal import Prefix
 
@@ -50,19 +55,18 @@ def results_to_add(
     """
     join = source.spec.joins[source.operator]
     missing, unmatched = 0, 0
-    first, held = 0, 0.0
-    sizes = [source.index.groups.bytes_within(each.lo, each.hi) for each in ranges]
-    for last, size in enumerate([*sizes, inf]):
-        if last > first and held + size > piece_bytes:
-            hashes, epochs, inputs = _rows(source, ranges[first].lo, ranges[last - 1].hi)
-            wanted = _within(hashes, ranges[first:last])
-            hashes, epochs, inputs = hashes[wanted], epochs[wanted], inputs[wanted]
-            missing += missing_of(hashes, epochs, inputs, source.inputs)
-            if join.is_outer:
-                own = inputs - source.inputs.start
-                unmatched += unmatched_of(hashes, own, join, source.doubtful)
-            first, held = last, 0.0
-        held += size
+    if not ranges:
+        return ToAdd(missing, unmatched)
+    near = source.touching(ranges[0].lo, ranges[-1].hi)
+    for first, last, _ in windows(estimated_weights(near, ranges), piece_bytes):
+        window = ranges[first:last]
+        hashes, epochs, inputs = _rows(source, window[0].lo, window[-1].hi)
+        wanted = _within(hashes, window)
+        hashes, epochs, inputs = hashes[wanted], epochs[wanted], inputs[wanted]
+        missing += missing_of(hashes, epochs, inputs, source.inputs)
+        if join.is_outer:
+            own = inputs - source.inputs.start
+            unmatched += unmatched_of(hashes, own, join, source.doubtful)
     return ToAdd(missing, unmatched)
 
 
