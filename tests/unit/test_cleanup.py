@@ -65,7 +65,7 @@ def spilled(tmp_path, generations) -> SpillSource:
             place, f"{epoch}.parquet", SPEC, "2026-01-05", epoch, [[rows(0, a)], [rows(1, b)]]
         )
         file = SpillFile(record.path, record.bytes, record.digest)
-        surveyed.append((file, survey(place, file, 0)))
+        surveyed.append((file, survey(place, file)))
     return SpillSource(place, SpillIndex.of(surveyed), SPEC)
 
 
