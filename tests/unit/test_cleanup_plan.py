@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spillway.cleanup.job import CleanupProgress
 from spillway.cleanup.plan import (
     CleanupRefused,
-    crossing_bytes,
+    bytes_across,
     owed,
     sealed_session,
     shares,
@@ -240,9 +240,9 @@ def test_row_groups_across_borders_make_fewer_tasks():
     assert [len(share.units) for share in shares(units, narrow, cores=1)] == [3, 2, 3, 3, 2, 3]
     assert [len(share.units) for share in shares(units, wide, cores=2)] == [4, 4, 4, 4]
     # Three of fifteen borders lie between row groups; across each of the others lie 40 MB.
-    assert crossing_bytes(wide, ranges) == pytest.approx(40 * MB * 12 / 15)
-    assert crossing_bytes(narrow, ranges) == 0
-    assert crossing_bytes(narrow, ranges[:1]) == 0
+    assert bytes_across(wide, ranges) == pytest.approx(40 * MB * 12 / 15)
+    assert bytes_across(narrow, ranges) == 0
+    assert bytes_across(narrow, ranges[:1]) == 0
 
 
 def test_tasks_are_as_many_as_may_be_read_twice():

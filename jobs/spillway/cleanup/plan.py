@@ -34,9 +34,9 @@ MOST_TASKS_PER_CORE = 6
 """So that one long task does not leave the other cores idle for long."""
 
 READ_TWICE = 0.25
-"""What tasks may read beside the spilled bytes: a row group that reaches over a task's border is
-read by the tasks on both sides. With 62 files of 3,000,000 rows, 13 tasks took 1.5 times the CPU
-of 4 (`python -m benchmarks.cleanup --generations 31 --tasks 13`)."""
+"""The part of the spilled bytes that tasks may read once more: a row group that reaches over a
+task's border is read by the tasks on both sides. With 62 files of 3,000,000 rows, 13 tasks took 1.5
+times the CPU of 4 (`python -m benchmarks.cleanup --generations 31 --tasks 13`)."""
 
 TASK_BYTES = 2 * 2**20
 """Smaller shares of the spilled rows are not worth a task."""
@@ -179,11 +179,12 @@ def shares(
     task_bytes: int = TASK_BYTES,
 ) -> list[Share]:
     """Cut units of work, (n, range) of one join, into tasks of about equal bytes, `task_bytes` at
-    least: as many as cores keep busy with, but no more than `READ_TWICE` allows."""
+    least: as many as keep the cores busy, but beyond `LEAST_TASKS_PER_CORE` no more than
+    `READ_TWICE` allows, and none larger than `MOST_TASK_BYTES`, as far as units allow."""
     sizes = [int(index.groups.bytes_within(prefix.lo, prefix.hi)) for _, prefix in units]
     total = sum(sizes)
-    crossing = crossing_bytes(index, [prefix for _, prefix in units])
-    tasks = max(1, min(_tasks(total, crossing, cores), total // task_bytes))
+    across = bytes_across(index, [prefix for _, prefix in units])
+    tasks = max(1, min(_tasks(total, across, cores), total // task_bytes))
     found: list[Share] = []
     held: list[tuple[int, Prefix]] = []
     size = before = task = 0
@@ -203,15 +204,15 @@ def shares(
     return found
 
 
-def _tasks(total: int, crossing: float, cores: int) -> int:
-    """Into how many tasks so many bytes are cut, of which `crossing` lie across each border."""
+def _tasks(total: int, across: float, cores: int) -> int:
+    """Into how many tasks so many bytes are cut, of which `across` lie across each border."""
     cores = max(1, cores)
-    affordable = 1 + READ_TWICE * total / crossing if crossing else math.inf
+    affordable = 1 + READ_TWICE * total / across if across else math.inf
     tasks = min(MOST_TASKS_PER_CORE * cores, max(LEAST_TASKS_PER_CORE * cores, affordable))
     return max(int(tasks), -(-total // MOST_TASK_BYTES))
 
 
-def crossing_bytes(index: SpillIndex, ranges: Sequence[Prefix]) -> float:
+def bytes_across(index: SpillIndex, ranges: Sequence[Prefix]) -> float:
     """Bytes of the row groups that reach over a border between two of the ranges: the mean."""
     borders = [each.lo for each in ranges[1:]]
     return sum(map(index.groups.bytes_across, borders)) / max(1, len(borders))
