@@ -51,8 +51,8 @@ class _Noted(ForkServerContext):
 
 
 class _WithoutMain(ForkServerProcess):
-    """A process that does not import what this one was started with: for a command that is all of
-    its commands, half a second of a core, in every process."""
+    """A process that does not import the module that this one was started with. Of a command line
+    that would be all of its commands: up to half a second of a core in every process."""
 
     _swaps = threading.Lock()
 
