@@ -15,6 +15,7 @@ from tests.missing import without
 
 FIRST_VERSION = Path("/sys/fs/cgroup/memory")
 NEEDED = "control group"
+"""As `without` is told."""
 
 
 @dataclass(frozen=True)

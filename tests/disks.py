@@ -16,6 +16,7 @@ from tests.missing import without
 
 PAGE = 4096
 NEEDED = "mount"
+"""As `without` is told."""
 
 
 @dataclass(frozen=True)

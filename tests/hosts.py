@@ -35,6 +35,7 @@ CLONE_NEWNET = 0x40000000
 SPACES = ("--net", "--mount", "--uts")
 PROCESSES = ("--pid", "--fork", "--kill-child", "--mount-proc")
 NEEDED = "network namespace"
+"""As `without` is told."""
 TOOLS = ("ip", "unshare", "nsenter", "mount", "hostname")
 
 

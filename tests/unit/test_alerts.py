@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from spillway.metrics.catalogue import CATALOGUE
-from tests.missing import without
 from tests.promtool import promtool
 from tests.unit.test_docs import cells, section
 
@@ -88,17 +87,3 @@ def test_prometheus_own_tool_agrees(command: tuple[str, str]) -> None:
     """The rules fire when they should and not on a day that goes well (alerts_test.yml)."""
     what, file = command
     promtool(ROOT / "docker" / "prometheus", what, "rules", file)
-
-
-def test_where_everything_is_tested_a_missing_program_is_a_failure(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("CI", "true")
-    told = "there is no promtool: install it"
-    with pytest.raises((pytest.fail.Exception, pytest.skip.Exception), match=told) as raised:
-        without("promtool", "install it")
-    assert raised.type is pytest.fail.Exception  # a skip would be this test's own
-    monkeypatch.delenv("CI")
-    with pytest.raises(pytest.skip.Exception, match=told):
-        without("promtool", "install it")
-    assert "promtool" in (ROOT / ".ci" / "run").read_text()

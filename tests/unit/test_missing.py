@@ -37,6 +37,20 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_where_everything_is_tested_a_missing_program_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CI", "true")
+    told = "there is no promtool: install it"
+    with pytest.raises(OUTCOMES, match=told) as raised:
+        missing.without("promtool", "install it")
+    assert raised.type is pytest.fail.Exception
+    monkeypatch.delenv("CI")
+    with pytest.raises(pytest.skip.Exception, match=told):
+        missing.without("promtool", "install it")
+    assert "promtool" in (ROOT / ".ci" / "run").read_text()
+
+
 @pytest.mark.parametrize(
     ("name", "use"), [(cgroups.NEEDED, group), (disks.NEEDED, disk), ("C compiler", slow)]
 )
