@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.step import SPEC, rows_of
+from spillway.cleanup.plan import shares
 from spillway.cleanup.task import CleanTask, RangeDone, SurveyTask, run_clean, run_survey
 from spillway.engine.join.kernel import Rows
 from spillway.engine.spill.cleanup import SpillIndex
@@ -66,7 +67,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=3_000_000, help="spilled, of three inputs")
     parser.add_argument("--keys", type=int, default=600_000)
     parser.add_argument("--generations", type=int, default=13, help="cuts of each slot")
-    parser.add_argument("--tasks", type=int, default=12)
+    parser.add_argument("--cores", type=int, default=2, help="the tasks are cut for so many")
+    parser.add_argument("--tasks", type=int, help="even ones instead")
     parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()
     pa.set_cpu_count(1)
@@ -78,8 +80,11 @@ def main() -> None:
         began, results, files = time.process_time(), 0, 0
         if args.profile:
             profiler.enable()
-        for some in np.array_split(np.arange(len(units)), args.tasks):
-            mine = tuple(units[n] for n in some.tolist())
+        shared = [share.units for share in shares(units, index, args.cores)]
+        if args.tasks:
+            even = np.array_split(np.arange(len(units)), args.tasks)
+            shared = [tuple(units[n] for n in some.tolist()) for some in even]
+        for mine in shared:
             task = CleanTask(
                 spec=SPEC,
                 operator=0,
@@ -99,8 +104,9 @@ def main() -> None:
         cpu_s = time.process_time() - began
         profiler.disable()
     print(
-        f"{args.rows:,} rows in {args.generations} generations: {results:,} missing results in "
-        f"{files} files, {cpu_s:.2f} CPU s, {results / cpu_s / 1e6:.2f} million a second"
+        f"{args.rows:,} rows in {args.generations} generations, {len(shared)} tasks: "
+        f"{results:,} missing results in {files} files, {cpu_s:.2f} CPU s, "
+        f"{results / cpu_s / 1e6:.2f} million a second"
     )
     if args.profile:
         profiler.print_stats("tottime")
