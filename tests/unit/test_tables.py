@@ -423,6 +423,28 @@ def test_a_damaged_checkpoint_is_not_taken_for_a_pruned_log(tmp_path: Path) -> N
         Warehouse(str(tmp_path)).table("journal").transaction("any")
 
 
+def test_a_checkpoint_that_others_have_pruned_is_not_a_damaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opened at a checkpoint, or after it, and asked for a transaction only much later."""
+    monkeypatch.setattr("spillway.tables.log.KEEP_ENTRIES", 10)
+    monkeypatch.setattr("spillway.tables.log.KEEP_S", -1.0)
+    w = warehouse(tmp_path)
+    w.journal.append(genesis())
+    w.table("journal").checkpoint(every=1)
+    stale = [Warehouse(str(tmp_path)).table("journal")]
+    w.journal.append(claim(1, 1))
+    stale.append(Warehouse(str(tmp_path)).table("journal"))
+    for n in range(2, 40):
+        w.journal.append(claim(n, n))
+        w.table("journal").checkpoint(every=7)
+    for each in stale:
+        with pytest.raises(TableConflict, match="must look again"):
+            each.transaction("any")
+        each.refresh()
+        assert each.transaction("any") == -1
+
+
 def test_a_table_that_is_behind_what_was_seen_of_it_was_restored(tmp_path: Path) -> None:
     """A process may live through that: it is told to start again, in our words."""
     w = warehouse(tmp_path / "w")

@@ -48,6 +48,7 @@ Known limitation: a `Table` is for one thread.
 from __future__ import annotations
 
 import json
+import re
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -103,6 +104,10 @@ CHECKPOINT_EVERY = 100
 KEEP_ENTRIES, KEEP_S = 300, 600.0
 """Log entries that are kept before the last checkpoint: this many at least, and all that are
 younger than this many seconds. `repair` and readers that have just begun work with them."""
+
+_GONE = re.compile("file not found|object at location .* not found", re.IGNORECASE)
+"""What delta-rs says when an entry, or a checkpoint, is not there any more. A field may be "not
+found", too, in a checkpoint that is damaged."""
 
 AGAIN_S = 0.2
 """Between two attempts at a commit whose answer was lost."""
@@ -258,7 +263,7 @@ class Table:
             except DeltaError as error:
                 if explained := self.place.error_of("read", LOG, error):
                     raise explained from error
-                if "file not found" not in str(error).lower():
+                if not _GONE.search(str(error)):
                     # Of an entry, or of a checkpoint, which opening the table reads only in part.
                     raise self._unreadable(error) from error
                 raise TableConflict(
