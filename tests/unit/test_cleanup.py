@@ -339,6 +339,38 @@ def test_rows_that_are_kept_serve_a_range_that_is_larger_than_a_piece(tmp_path, 
     assert min(times.values()) == 1
 
 
+def test_once_row_groups_promise_too_much_hashes_are_read(tmp_path, monkeypatch):
+    """Nine in ten rows are of one hash, after all others: every row group reaches over every piece,
+    and would be read for each of two dozen that are nearly empty."""
+    rng = np.random.default_rng(6)
+    hot = np.full(54, 2**63 - 5, np.uint64)
+    hashes = {
+        e: [np.append(rng.integers(0, 2**63, 6, dtype=np.uint64), hot) for _ in range(2)]
+        for e in range(30)
+    }
+    source = spilled(tmp_path, hashes)
+    groups = source.index.groups
+    read = noted_reads(monkeypatch)
+    ranges = [Prefix(6, v) for v in range(32)]
+    found = list(loaded(source, ranges, int(groups.bytes.sum()) // 24))
+    assert sum(len(part.key_hash) for *_, parts in found for part in parts) == 30 * 2 * 60
+    assert len(found) <= 6
+    assert sum(whole for *_, whole in read) <= 6 * len(groups)
+    assert sum(not whole for *_, whole in read) <= 2 * len(groups)
+
+
+def test_what_reaches_beyond_a_range_of_several_pieces_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(spillfile, "ROW_GROUP_ROWS", 64)
+    hashes = np.random.default_rng(7).integers(0, 2**64, 10_000, dtype=np.uint64)
+    source = spilled(tmp_path, {e: (hashes[e::2], hashes[e::2]) for e in range(2)})
+    read = noted_reads(monkeypatch)
+    piece_bytes = int(source.index.groups.bytes.sum()) // 20
+    found = list(loaded(source, [Prefix(2, v) for v in range(4)], piece_bytes))
+    assert len(found) > 20
+    whole = [each for each in read if each[2]]
+    assert len(whole) == len(set(whole)) == len(source.index.groups)
+
+
 def test_a_row_is_joined_as_often_as_the_generations_have_bits(tmp_path, monkeypatch):
     """As rows with windows are: these have none, which only says that all are near."""
     joined = []

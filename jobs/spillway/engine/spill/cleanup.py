@@ -22,10 +22,10 @@ Invariants:
   bits of the hash when it is large. Only the rows of one single hash are never cut: they are
   held, and their results leave in batches of `batch_bytes`.
 * Cost is linear in the rows spilled (with a window, times the logarithm of the generations of a
-  hash) and in the results missing. Rows are read once (`Straddling`), unless a piece is put down
-  because hashes are not spread evenly within its row groups. Of such a piece, and of a range that
-  is larger than a piece, hashes are read before the rows, to see how many each range has, and once
-  more for each range that is cut.
+  hash) and in the results missing. Rows are read once (`Straddling`), and once more where a piece
+  is put down because it has more than its row groups let expect. Where hashes are not spread evenly
+  within these, and in a range that is larger than a piece, hashes are read before the rows, to see
+  how many each range has, and once more for each range that is cut.
 
 Failure paths: a spill file that is missing or damaged raises `SpillDamaged`, which names it;
 results that were yielded before are right, but not all.
@@ -75,6 +75,9 @@ measures it). Of row groups that reach into the next piece as much as this may b
 
 MORE_THAN_THOUGHT = 1.25
 """A piece is put down once it has so much more than `piece_bytes`."""
+
+LESS_THAN_THOUGHT = 0.5
+"""Row groups are not believed any more once a piece has less than this part of what they say."""
 
 HASH_END = 1 << 64
 """The end of all hashes."""
@@ -215,34 +218,46 @@ def loaded(
     """The rows of the ranges, piece after piece in the order of hashes, with the ranges
     [first, last) that the piece is of: of several whole ranges, or a part of one.
 
-    Cut by what row groups hold if their hashes are spread evenly; a piece that turns out to have
-    more is put down, and cut again by the hashes themselves. Whoever has done with a piece empties
-    its list, which is held here, too.
+    Cut by what row groups hold if their hashes are spread evenly. A piece that turns out to have
+    more is put down, and cut again by the hashes themselves. Once one has much less, so are all
+    that come after it: else each would read, for few rows, the row groups that reach over it.
+    Whoever has done with a piece empties its list, which is held here, too.
     """
     if not ranges:
         return
     near = source.touching(ranges[0].lo, ranges[-1].hi)
     straddling = Straddling(piece_bytes)
     for first, last, held in windows(estimated_weights(near, ranges), piece_bytes):
-        window = ranges[first:last]
-        lo, hi = window[0].lo, window[-1].hi
         if held <= piece_bytes:
-            most_bytes = MORE_THAN_THOUGHT * piece_bytes
+            size = Size(MORE_THAN_THOUGHT * piece_bytes)
             try:
-                parts = load(source, lo, hi, straddling, most_bytes=most_bytes)
+                lo, hi = ranges[first].lo, ranges[last - 1].hi
+                parts = load(source, lo, hi, straddling, size=size)
             except PieceTooLarge:
                 straddling = Straddling(piece_bytes)
             else:
                 yield first, last, parts
-                continue
-        exact = weights(source, source.touching(lo, hi), window)
-        for a, b, exactly in windows(exact, piece_bytes):
-            begin, end = window[a].lo, window[b - 1].hi
-            pieces = [(begin, end)]
-            if exactly > piece_bytes:
-                pieces = cut(source, begin, end, piece_bytes)
-            for piece_lo, piece_hi in pieces:
-                yield first + a, first + b, load(source, piece_lo, piece_hi, straddling)
+                if size.bytes >= LESS_THAN_THOUGHT * held:
+                    continue
+                first, last = last, len(ranges)
+        for a, b, parts in _by_hashes(source, ranges[first:last], straddling, piece_bytes):
+            yield first + a, first + b, parts
+        if last == len(ranges):
+            return
+
+
+def _by_hashes(
+    source: SpillSource, ranges: Sequence[Prefix], straddling: Straddling, piece_bytes: int
+) -> Iterator[tuple[int, int, list[SpilledRows]]]:
+    """As `loaded`, but hashes are read first."""
+    if not ranges:
+        return
+    exact = weights(source, source.touching(ranges[0].lo, ranges[-1].hi), ranges)
+    for first, last, held in windows(exact, piece_bytes):
+        lo, hi = ranges[first].lo, ranges[last - 1].hi
+        pieces = cut(source, lo, hi, piece_bytes) if held > piece_bytes else [(lo, hi)]
+        for piece_lo, piece_hi in pieces:
+            yield first, last, load(source, piece_lo, piece_hi, straddling)
 
 
 def windows(sizes: F64, piece_bytes: float) -> Iterator[tuple[int, int, float]]:
@@ -349,6 +364,14 @@ class PieceTooLarge(Exception):
     """A piece has more rows than its row groups let expect."""
 
 
+@dataclass
+class Size:
+    """Bytes of a piece's rows, as spilled."""
+
+    most: float
+    bytes: float = 0.0
+
+
 class Straddling:
     """Rows of row groups that reach beyond the piece for which they were read.
 
@@ -387,13 +410,13 @@ def load(
     hi: int,
     straddling: Straddling | None = None,
     *,
-    most_bytes: float | None = None,
+    size: Size | None = None,
 ) -> list[SpilledRows]:
     """All rows with a hash in [lo, hi). `straddling`: what earlier calls, of lower hashes, have
     read beyond their `hi`.
 
-    Raises `PieceTooLarge` once the rows have more than `most_bytes`, as spilled; `straddling` then
-    lacks rows, and is of no use any more.
+    Raises `PieceTooLarge` once the rows have more than `size` allows, which counts them;
+    `straddling` then lacks rows, and is of no use any more.
     """
     near = source.touching(lo, hi)
     columns = ("input", "key_hash", "epoch", "partition", "offset")
@@ -403,8 +426,8 @@ def load(
         unread, held = straddling.taken(near)
         read = source.rows(unread, lo, HASH_END, columns, whole=True)
         tables = _within(chain(held, read), lo, hi, straddling)
-    if most_bytes is not None:
-        tables = _at_most(tables, bytes_of_rows(near), most_bytes)
+    if size is not None:
+        tables = _at_most(tables, bytes_of_rows(near), size)
     parts = []
     for file, _, table in tables:
         if source.voided is not None:
@@ -440,13 +463,12 @@ def _within(
 def _at_most(
     tables: Iterable[tuple[int, int, pa.Table]],
     row_bytes: Mapping[tuple[int, int], float],
-    most_bytes: float,
+    size: Size,
 ) -> Iterator[tuple[int, int, pa.Table]]:
-    """The same tables, as long as they have no more. Raises `PieceTooLarge`."""
-    size = 0.0
+    """The same tables, counted. Raises `PieceTooLarge`."""
     for file, group, table in tables:
-        size += table.num_rows * row_bytes[file, group]
-        if size > most_bytes:
+        size.bytes += table.num_rows * row_bytes[file, group]
+        if size.bytes > size.most:
             raise PieceTooLarge
         yield file, group, table
 
