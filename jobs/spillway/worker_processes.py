@@ -60,8 +60,11 @@ class _WithoutMain(ForkServerProcess):
     def _Popen(process_obj: BaseProcess) -> Any:  # noqa: N802
         with _WithoutMain._swaps:
             main = sys.modules["__main__"]
-            sys.modules["__main__"] = ModuleType("__main__")
-            try:
+            # Other threads find in it what they look for.
+            nowhere = ModuleType("__main__")
+            vars(nowhere).update({**vars(main), "__spec__": None, "__file__": None})
+            try:  # from here on: an interrupt must not leave the other one there
+                sys.modules["__main__"] = nowhere
                 return ForkServerProcess._Popen(process_obj)
             finally:
                 sys.modules["__main__"] = main

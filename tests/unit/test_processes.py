@@ -88,13 +88,19 @@ def test_a_worker_ends_with_the_process_that_it_works_for(is_another: bool) -> N
 
 
 COMMAND = """
+import pickle
 import sys
 from spillway.worker_processes import WorkerProcesses
 
 print("imported", flush=True)
 
+class Given:
+    def __reduce__(self):
+        pickle.dumps(Given)  # as another thread may do meanwhile
+        return tuple, ()
+
 if __name__ == "__main__":
-    pool = WorkerProcesses(2, "spillway.processes", len, ())
+    pool = WorkerProcesses(2, "spillway.processes", len, Given())
     print([each.result() for each in [pool.submit(abs, n) for n in (-1, -2, -3)]])
     pool.shutdown()
     assert sys.modules["__main__"].pool is pool, "it is the same afterwards"
