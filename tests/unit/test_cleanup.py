@@ -296,7 +296,8 @@ def test_row_groups_of_many_ranges_are_read_once(tmp_path, monkeypatch):
     assert len(read) == len(set(read)) == len(source.index.groups)
 
 
-def test_a_piece_with_more_rows_than_thought_is_put_down(tmp_path, monkeypatch):
+@pytest.mark.parametrize("begin", [0, 2**62], ids=["of the first piece", "of another"])
+def test_a_piece_with_more_rows_than_thought_is_put_down(tmp_path, monkeypatch, begin):
     """Nine in ten rows of every row group lie in a 64th of it."""
     rng = np.random.default_rng(5)
     generations = {
@@ -304,7 +305,7 @@ def test_a_piece_with_more_rows_than_thought_is_put_down(tmp_path, monkeypatch):
             np.concatenate(
                 [
                     rng.integers(0, 2**63, 300, dtype=np.uint64),
-                    np.uint64(2**62) + rng.integers(0, 2**57, 2_700, dtype=np.uint64),
+                    np.uint64(begin) + rng.integers(0, 2**57, 2_700, dtype=np.uint64),
                 ]
             )
             for _ in range(2)
