@@ -23,6 +23,7 @@ from spillway.engine.spill.cleanup import (
     cut,
     load,
     loaded,
+    spread_evenly,
     weights,
     windows,
 )
@@ -370,6 +371,42 @@ def test_what_reaches_beyond_a_range_of_several_pieces_is_kept(tmp_path, monkeyp
     assert len(found) > 20
     whole = [each for each in read if each[2]]
     assert len(whole) == len(set(whole)) == len(source.index.groups)
+
+
+def test_half_as_many_rows_again_as_thought_are_too_many(tmp_path, monkeypatch):
+    """Eight in ten rows lie in the first half of every row group."""
+    rng = np.random.default_rng(8)
+    hashes = np.append(
+        rng.integers(0, 2**62, 800, dtype=np.uint64), rng.integers(2**62, 2**63, 200, np.uint64)
+    )
+    source = spilled(tmp_path, {1: (hashes, hashes)})
+    read = noted_reads(monkeypatch)
+    piece_bytes = int(0.52 * source.index.groups.bytes.sum())
+    found = list(loaded(source, [Prefix(2, 0), Prefix(2, 1)], piece_bytes))
+    assert max(sum(len(part.key_hash) for part in parts) for *_, parts in found) <= 1.1 * 1040
+    assert any(not whole for *_, whole in read)
+
+
+def test_what_lies_between_ranges_is_thought_of(tmp_path):
+    source = rigged(tmp_path, {(0, 0): [0, 2**63 - 1]}, [80])
+    ranges = [Prefix(3, 0), Prefix(3, 3)]
+    assert spread_evenly(source.index.groups, ranges).tolist() == [[20, 40], [20, 0]]
+
+
+def test_rows_that_are_joined_do_not_wait_as_they_were_read(tmp_path, monkeypatch):
+    source = spilled(tmp_path, {1: ([1, 2], [1, 2]), 2: ([1, 2], [1, 2])})
+    pieces = []
+    real = cleanup.loaded
+
+    def noting(*given):
+        for each in real(*given):
+            pieces.append(each[2])
+            yield each
+
+    monkeypatch.setattr(cleanup, "loaded", noting)
+    for _ in clean_ranges(source, [ALL]):
+        assert pieces == [[]]
+    assert pieces == [[]]
 
 
 def test_a_row_is_joined_as_often_as_the_generations_have_bits(tmp_path, monkeypatch):

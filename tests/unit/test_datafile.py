@@ -263,3 +263,10 @@ def test_a_full_disk_is_the_error_that_the_caller_sees(monkeypatch, allowed):
     with pytest.raises(StorageError, match="no space is left"):
         write_data_file(place, "t", "a", table.schema, [table] * 5, row_group_bytes=100)
     assert place.gone
+
+
+def test_a_table_of_several_chunks_repeats_as_in_one():
+    few, many = pa.array(["a"] * 5000), pa.array([f"b{n}" for n in range(5000)])
+    for chunks in ([few, many, many], [many, few, few], [few, few, few], [many[:0], few]):
+        table = pa.table({"text": pa.chunked_array(chunks)})
+        assert repeating_columns(table) == repeating_columns(table.combine_chunks())

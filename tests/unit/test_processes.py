@@ -90,27 +90,46 @@ def test_a_worker_ends_with_the_process_that_it_works_for(is_another: bool) -> N
 COMMAND = """
 import pickle
 import sys
+import threading
+import time
 from spillway.worker_processes import WorkerProcesses
 
 print("imported", flush=True)
 
 class Given:
     def __reduce__(self):
+        time.sleep(0.05)
         pickle.dumps(Given)  # as another thread may do meanwhile
         return tuple, ()
 
 if __name__ == "__main__":
+    main = sys.modules["__main__"]
     pool = WorkerProcesses(2, "spillway.processes", len, Given())
     print([each.result() for each in [pool.submit(abs, n) for n in (-1, -2, -3)]])
     pool.shutdown()
-    assert sys.modules["__main__"].pool is pool, "it is the same afterwards"
+    others = [WorkerProcesses(1, "spillway.processes", len, Given()) for _ in range(4)]
+    at_once = [threading.Thread(target=each.submit, args=(abs, -1)) for each in others]
+    for each in at_once:
+        each.start()
+    for each in at_once:
+        each.join()
+    for each in others:
+        each.shutdown()
+    assert sys.modules["__main__"] is main, "it is the same afterwards"
 """
 
 
-def test_workers_do_not_import_the_command_that_they_work_for(tmp_path: Path) -> None:
-    command = tmp_path / "command.py"
-    command.write_text(COMMAND)
+@pytest.mark.parametrize("named", [["command.py"], ["-m", "command"]])
+def test_workers_do_not_import_the_command_that_they_work_for(
+    tmp_path: Path, named: list[str]
+) -> None:
+    (tmp_path / "command.py").write_text(COMMAND)
     said = subprocess.run(
-        [sys.executable, command], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, *named],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     assert said.stdout.splitlines() == ["imported", "[1, 2, 3]"]

@@ -342,3 +342,6 @@ def test_bytes_of_one_hash_are_in_its_range(tmp_path, key):
     hot = replace(groups, lo=one, hi=one)
     assert hot.bytes_within(key, key + 1) == hot.bytes_within(*EVERYTHING) == hot.bytes.sum()
     assert key == 0 or hot.bytes_within(0, key) == 0
+    wide = replace(hot, lo=np.zeros(len(groups), np.uint64))
+    assert wide.bytes_across(key) == (wide.bytes.sum() if key else 0)
+    assert key == 2**64 - 1 or wide.bytes_across(key + 1) == 0
