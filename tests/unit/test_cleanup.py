@@ -21,9 +21,9 @@ from spillway.engine.spill.cleanup import (
     SpillSource,
     clean_ranges,
     cut,
+    estimated_weights,
     load,
     loaded,
-    spread_evenly,
     weights,
     windows,
 )
@@ -390,7 +390,7 @@ def test_half_as_many_rows_again_as_thought_are_too_many(tmp_path, monkeypatch):
 def test_what_lies_between_ranges_is_thought_of(tmp_path):
     source = rigged(tmp_path, {(0, 0): [0, 2**63 - 1]}, [80])
     ranges = [Prefix(3, 0), Prefix(3, 3)]
-    assert spread_evenly(source.index.groups, ranges).tolist() == [[20, 40], [20, 0]]
+    assert estimated_weights(source.index.groups, ranges).tolist() == [[20, 40], [20, 0]]
 
 
 def test_rows_that_are_joined_do_not_wait_as_they_were_read(tmp_path, monkeypatch):

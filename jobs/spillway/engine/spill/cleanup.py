@@ -229,7 +229,7 @@ def loaded(
     straddling = Straddling(piece_bytes)
     for first, last, held in windows(estimated_weights(near, ranges), piece_bytes):
         if held <= piece_bytes:
-            size = Size(MORE_THAN_THOUGHT * piece_bytes)
+            size = PieceSize(MORE_THAN_THOUGHT * piece_bytes)
             try:
                 lo, hi = ranges[first].lo, ranges[last - 1].hi
                 parts = load(source, lo, hi, straddling, size=size)
@@ -365,8 +365,8 @@ class PieceTooLarge(Exception):
 
 
 @dataclass
-class Size:
-    """Bytes of a piece's rows, as spilled."""
+class PieceSize:
+    """Bytes of a piece's rows, as spilled: counted while it is loaded."""
 
     most: float
     bytes: float = 0.0
@@ -410,7 +410,7 @@ def load(
     hi: int,
     straddling: Straddling | None = None,
     *,
-    size: Size | None = None,
+    size: PieceSize | None = None,
 ) -> list[SpilledRows]:
     """All rows with a hash in [lo, hi). `straddling`: what earlier calls, of lower hashes, have
     read beyond their `hi`.
@@ -463,7 +463,7 @@ def _within(
 def _at_most(
     tables: Iterable[tuple[int, int, pa.Table]],
     row_bytes: Mapping[tuple[int, int], float],
-    size: Size,
+    size: PieceSize,
 ) -> Iterator[tuple[int, int, pa.Table]]:
     """The same tables, counted. Raises `PieceTooLarge`."""
     for file, group, table in tables:
