@@ -15,7 +15,8 @@ from spillway.worker_processes import WorkerProcesses, keep_freed_memory
 from spillway_schemas.exits import FAILED
 
 PROCESS_BYTES = 4 * 2**20
-"""For fewer spilled bytes another process is not worth its start, about a second of a core."""
+"""For fewer spilled bytes processes are not worth their start: the server that they are forked from
+imports for 0.4 seconds of a core."""
 
 
 def processes_for(spilled_bytes: int, cores: int) -> int:
