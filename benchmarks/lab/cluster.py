@@ -194,7 +194,7 @@ class Cluster:
         """
         place = self.warehouse.child("spill")
         files = [SpillFile(f.path, f.bytes, f.digest) for f in self.spilled]
-        index = SpillIndex.of([(file, survey(place, file)) for file in files])
+        index = SpillIndex.of([(file, survey(place, file, 0)) for file in files])
         results = np.zeros(len(self.groups), dtype=np.int64)
         cpu_s = []
         void = [(self.prefix_of[g], epoch) for g, epoch in self.voided]

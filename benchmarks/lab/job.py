@@ -167,7 +167,7 @@ def cleaned(
         found = []
         for join in stage:
             start = time.process_time()
-            index = SpillIndex.of([(file, survey(place, file)) for file in files])
+            index = SpillIndex.of([(file, survey(place, file, 0)) for file in files])
             units = tuple(
                 (n, each) for n, each in enumerate(ranges) if join_of(each, len(spec.joins)) == join
             )

@@ -492,7 +492,7 @@ class Slots:
             for f in self.files
             if f.partition["session_date"] == session
         ]
-        index = SpillIndex.of([(file, survey(place, file)) for file in files])
+        index = SpillIndex.of([(file, survey(place, file, 0)) for file in files])
         void = [cut.generation for cut in self.voided if cut.session == session]
         voided = VoidedCuts(void, self.epoch) if void else None
         source = SpillSource(place, index, self.spec, voided=voided)

@@ -92,7 +92,7 @@ def spill_all(place, spec, rows, bits, files_per_epoch):
             record = write_spill(place, f"{epoch}-x-{part}-0.parquet", spec, DAY, epoch, inputs)
             if record is not None:
                 file = SpillFile(record.path, record.bytes, record.digest)
-                surveyed.append((file, survey(place, file)))
+                surveyed.append((file, survey(place, file, 0)))
     return SpillIndex.of(surveyed)
 
 

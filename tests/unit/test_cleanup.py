@@ -66,7 +66,7 @@ def spilled(tmp_path, generations) -> SpillSource:
             place, f"{epoch}.parquet", SPEC, "2026-01-05", epoch, [[rows(0, a)], [rows(1, b)]]
         )
         file = SpillFile(record.path, record.bytes, record.digest)
-        surveyed.append((file, survey(place, file)))
+        surveyed.append((file, survey(place, file, 0)))
     return SpillSource(place, SpillIndex.of(surveyed), SPEC)
 
 

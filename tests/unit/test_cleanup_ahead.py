@@ -145,7 +145,7 @@ def test_pieces_of_any_size_count_the_same(
 ) -> None:
     work = module.work_of(day.warehouse(), DAY, "")
     place = day.warehouse().folder("spill")
-    index = SpillIndex.of([(file, row_groups(place, file)) for file in work.files])
+    index = SpillIndex.of([(file, row_groups(place, file, 0)) for file in work.files])
     source = SpillSource(place, index, SPEC)
     ranges = day.sealed.ranges[which]
     found = counting.results_to_add(source, ranges, piece_bytes=piece_bytes)
@@ -161,7 +161,7 @@ def test_what_may_be_lost_is_neither_given_nor_counted(
     day = copied_day(str(tmp_path), 3, 200, 90, depth=3, outer=True)
     place = day.warehouse().folder("spill")
     files = module.work_of(day.warehouse(), DAY, "").files
-    index = SpillIndex.of([(file, row_groups(place, file)) for file in files])
+    index = SpillIndex.of([(file, row_groups(place, file, 0)) for file in files])
     source = SpillSource(place, index, OUTER, doubtful=frozenset(doubtful))
     given = pa.concat_tables(b.table for _, b in clean_ranges(source, day.sealed.ranges))
     offsets = [given[f"{each.name}_offset"] for each in OUTER.inputs]

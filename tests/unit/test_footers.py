@@ -209,12 +209,13 @@ def test_a_footer_is_looked_at_once_in_a_process(
         return is_sound(metadata)
 
     monkeypatch.setattr("spillway.engine.spill.spillfile.is_sound", counted)
-    found = [row_groups(folder(str(tmp_path)), file) for _ in range(3)]
+    found = [row_groups(folder(str(tmp_path)), file, position) for position in (0, 5, 0)]
     assert looks == [1]
+    assert [each.file.tolist() for each in found] == [[0], [5], [0]]
     assert [each.rows.tolist() for each in found] == [[30]] * 3
     (tmp_path / file.path).write_bytes(b"short")
     with pytest.raises(SpillDamaged, match="it has 5 bytes"):
-        row_groups(folder(str(tmp_path)), file)
+        row_groups(folder(str(tmp_path)), file, 0)
 
 
 @pytest.mark.server
@@ -228,7 +229,7 @@ def test_a_spill_file_that_comes_back_is_looked_at_first(tmp_path: Path) -> None
         path.write_bytes(data)
 
         def look() -> None:
-            row_groups(folder(str(tmp_path)), file)
+            row_groups(folder(str(tmp_path)), file, 0)
 
         assert outcome(look) == 1, which
         refused += 1

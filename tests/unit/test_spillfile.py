@@ -99,7 +99,7 @@ def spilled(tmp_path, inputs, name="a.parquet"):
     place = folder(str(tmp_path))
     record = write_spill(place, name, SPEC, "2026-01-05", 7, inputs)
     file = SpillFile(record.path, record.bytes, record.digest)
-    return place, record, file, survey(place, file)
+    return place, record, file, survey(place, file, 0)
 
 
 def some_inputs(rng, n=700):
@@ -186,7 +186,7 @@ def test_reading_does_not_rely_on_order_or_on_one_epoch_a_file(tmp_path, small_p
     shuffled = table.take(pa.array(np.random.default_rng(4).permutation(table.num_rows)))
     pq.write_table(shuffled, tmp_path / "odd.parquet", row_group_size=50)
     odd = SpillFile("odd.parquet", (tmp_path / "odd.parquet").stat().st_size)
-    groups = survey(place, odd)
+    groups = survey(place, odd, 0)
     assert set(groups.lo.tolist()) == {0}
     lo, hi = 2**62, 2**63 + 2**61
     found = Counter()
@@ -228,7 +228,7 @@ def test_rows_of_every_join_of_a_tree_come_back(tmp_path):
     place = folder(str(tmp_path))
     record = write_spill(place, "a.parquet", TWO_JOINS, "2026-01-05", 7, inputs)
     file = SpillFile(record.path, record.bytes, record.digest)
-    groups = survey(place, file)
+    groups = survey(place, file, 0)
     assert list(zip(groups.input.tolist(), groups.operator.tolist(), strict=True)) == [
         (0, 0),
         (1, 0),
@@ -282,7 +282,7 @@ def test_damage_names_the_file(tmp_path, damage, what):
     place, record, file, _ = spilled(tmp_path, [[run(0, range(50))], [run(1, range(50))]])
     damage(tmp_path / record.path)
     with pytest.raises(SpillDamaged, match=what) as error:
-        survey(place, file)
+        survey(place, file, 0)
     assert record.path in str(error.value)
 
 
@@ -296,7 +296,7 @@ def test_every_flipped_bit_of_the_data_is_noticed_when_reading(tmp_path):
     for at in range(4, footer, 11):
         path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
         with pytest.raises(SpillDamaged):
-            survey(place, file)
+            survey(place, file, 0)
         try:
             # Some bits of a page's header say nothing that reading needs.
             assert read_back(place, file, groups) == whole
@@ -309,7 +309,7 @@ def test_another_file_of_the_same_size_is_no_spill_file(tmp_path):
     pq.write_table(pa.table({"x": [1]}), tmp_path / "x.parquet")
     file = SpillFile("x.parquet", (tmp_path / "x.parquet").stat().st_size)
     with pytest.raises(SpillDamaged, match="no column"):
-        survey(folder(str(tmp_path)), file)
+        survey(folder(str(tmp_path)), file, 0)
 
 
 def test_quantiles_cut_evenly():

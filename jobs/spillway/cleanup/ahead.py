@@ -93,7 +93,7 @@ def look_ahead(
     elif left:
         tell(f"counting what {sealed.spilled_rows:,} spilled rows lack")
         place = warehouse.folder("spill")
-        index = SpillIndex.of([(file, row_groups(place, file)) for file in files])
+        index = SpillIndex.of([(file, row_groups(place, file, 0)) for file in files])
         doubtful = work.doubtful(warehouse, spec.root, streams)
         source = SpillSource(place, index, spec, voided=work.voided, doubtful=doubtful)
         add = results_to_add(source, left)

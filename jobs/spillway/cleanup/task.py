@@ -85,7 +85,7 @@ class RangeDone:
 def run_survey(task: SurveyTask) -> RowGroups | SpillDamaged | StorageError:
     """See `spillway.engine.spill.spillfile.survey`."""
     try:
-        return survey(task.folder, task.file)
+        return survey(task.folder, task.file, 0)
     except (SpillDamaged, StorageError) as problem:
         return problem
 

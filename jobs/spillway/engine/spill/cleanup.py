@@ -95,7 +95,7 @@ class SpillIndex:
 
     @staticmethod
     def of(surveyed: Sequence[tuple[SpillFile, RowGroups]]) -> SpillIndex:
-        """An index of files, with what `survey` or `row_groups` has found in each."""
+        """An index of files as `survey` returned them (the position it was given is ignored)."""
         parts = []
         for position, (_, groups) in enumerate(surveyed):
             columns = {**vars(groups), "file": np.full(len(groups), position, np.int64)}

@@ -70,7 +70,7 @@ def _read(
     """What one file has. Raises `SpillDamaged`, also where it does not hold as many rows of a range
     as were spilled."""
     file = SpillFile(kept["path"][0].as_py(), kept["file_bytes"][0].as_py())
-    index = SpillIndex.of([(file, row_groups(folder, file))]).within(ranges)
+    index = SpillIndex.of([(file, row_groups(folder, file, 0))]).within(ranges)
     source = SpillSource(folder, index, spec, spec.root.operator)
     epochs = kept["epoch"].to_numpy()
     counts: I64 = np.zeros(len(ranges), dtype=np.int64)

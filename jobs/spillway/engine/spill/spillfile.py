@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -288,7 +288,7 @@ class RowGroups:
     """The row groups of several spill files, as arrays of one length. Picklable."""
 
     file: I64
-    """Position of the file in the owner's list; 0 where one file is all."""
+    """Position of the file in a list that the owner keeps."""
     group: I64
     operator: I64
     """-1 when a row group mixes operators (no writer of ours does so)."""
@@ -349,10 +349,10 @@ _LOOKED_AT_MOST = 256
 """Some KiB each."""
 
 
-def survey(folder: Folder, file: SpillFile) -> RowGroups:
+def survey(folder: Folder, file: SpillFile, position: int) -> RowGroups:
     """Read a whole file once: verify size and digest, and return its row groups.
 
-    Raises `SpillDamaged`.
+    `position` becomes `RowGroups.file`. Raises `SpillDamaged`.
     """
     where = folder.path(file.path)
     _check_size(folder, file)
@@ -363,11 +363,11 @@ def survey(folder: Folder, file: SpillFile) -> RowGroups:
                 digest.update(data)
         if f"sha256:{digest.hexdigest()}" != file.digest:
             raise SpillDamaged(where, f"its SHA-256 is not {file.digest}, which the journal names")
-        return _row_groups(folder, file, _open(folder, file).metadata)
-    return row_groups(folder, file)
+        return _row_groups(folder, file, position, _open(folder, file).metadata)
+    return row_groups(folder, file, position)
 
 
-def row_groups(folder: Folder, file: SpillFile) -> RowGroups:
+def row_groups(folder: Folder, file: SpillFile, position: int) -> RowGroups:
     """A file's row groups, by its footer alone; as `survey`, but for the digest.
 
     A process looks at a footer once: groups of one file come back in several epochs.
@@ -379,14 +379,14 @@ def row_groups(folder: Folder, file: SpillFile) -> RowGroups:
         metadata = _open(folder, file).metadata
         if not is_sound(metadata):
             raise SpillDamaged(where, "its footer contradicts itself")
-        found = _row_groups(folder, file, metadata)
+        found = _row_groups(folder, file, 0, metadata)
         if len(_looked_at) >= _LOOKED_AT_MOST:
             _looked_at.clear()
         _looked_at[where] = found
-    return found
+    return replace(found, file=np.full(len(found), position, np.int64))
 
 
-def _row_groups(folder: Folder, file: SpillFile, metadata: Any) -> RowGroups:
+def _row_groups(folder: Folder, file: SpillFile, position: int, metadata: Any) -> RowGroups:
     names = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
     if missing := set(SPILL_COLUMNS.names) - set(names):
         problem = f"it has no column {', '.join(sorted(missing))}"
@@ -394,7 +394,7 @@ def _row_groups(folder: Folder, file: SpillFile, metadata: Any) -> RowGroups:
     groups = [metadata.row_group(g) for g in range(metadata.num_row_groups)]
     bounds = [_hash_bounds(g.column(names.index("key_hash")).statistics) for g in groups]
     return RowGroups(
-        file=np.zeros(len(groups), np.int64),
+        file=np.full(len(groups), position, np.int64),
         group=np.arange(len(groups), dtype=np.int64),
         operator=_only(groups, names.index("operator")),
         input=_only(groups, names.index("input")),
