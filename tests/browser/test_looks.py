@@ -271,15 +271,20 @@ def test_a_loss_is_shown_and_can_be_accepted(
         note = window.locator("[data-note=loss]")
         expect(note).to_contain_text("Kafka does not hold stock/0 from offset")
         expect(note).to_contain_text(f"spillway accept-loss --session {DAY} --reason ...")
-        window.get_by_role("button", name="Accept…").click()
-        window.get_by_label("Reason").fill("a week of retention")
-        window.locator("dialog").get_by_role("button", name="Accept…").click()
-        expect(window.get_by_role("group", name="Confirm")).to_contain_text("cannot be taken back")
-        assert not log.exists(), "nothing is done before it is confirmed"
-        window.get_by_role("button", name="Do it").click()
+        confirm(window, "Accept…", "a week of retention", "cannot be taken back", log)
         expect(window.locator(".outcome")).to_contain_text("accepted as lost")
         asked = f"accept-loss --session={DAY} --reason=a week of retention --by=alice"
         assert log.read_text() == asked
+
+
+def confirm(window: Page, action: str, reason: str, warning: str, log: Path) -> None:
+    """Ask for an action with a reason, read its warning, and confirm it; nothing runs before."""
+    window.get_by_role("button", name=action).click()
+    window.get_by_label("Reason").fill(reason)
+    window.locator("dialog").get_by_role("button", name=action).click()
+    expect(window.get_by_role("group", name="Confirm")).to_contain_text(warning)
+    assert not log.exists(), "nothing is done before it is confirmed"
+    window.get_by_role("button", name="Do it").click()
 
 
 def fake_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str) -> Path:
@@ -301,12 +306,7 @@ def test_a_pending_seal_can_be_withdrawn(
     for view in ("decisions", "overview"):
         look(window, url, "pending-2", view)
         expect(window.locator("[data-note=seal]")).to_contain_text("can still be withdrawn")
-    window.get_by_role("button", name="Withdraw…").click()
-    window.get_by_label("Reason").fill("too early")
-    window.locator("dialog").get_by_role("button", name="Withdraw…").click()
-    expect(window.get_by_role("group", name="Confirm")).to_contain_text("stays open")
-    assert not log.exists(), "nothing is done before it is confirmed"
-    window.get_by_role("button", name="Do it").click()
+    confirm(window, "Withdraw…", "too early", "stays open", log)
     expect(window.locator(".outcome")).to_contain_text("the seal will be withdrawn")
     assert log.read_text() == f"seal --session={DAY} --withdraw --reason=too early --by=alice"
     look(window, url, "sealing-2")
