@@ -25,6 +25,8 @@ from tests.doc_blocks import ROOT, Block, blocks
 from tests.integration.airflow_server import ready
 
 PAGE = ROOT / "docs" / "bring-your-own.md"
+UNPAUSE, UNPAUSED = "airflow dags unpause ", "spillway_market_open"
+"""The page's command, and the DAG that it shows it with."""
 CHECKOUT, CONFIG = "/path/to/the/checkout", "/etc/spillway/spillway.toml"
 """Paths of the page; here they are others."""
 HIDDEN = ("SPILLWAY_", "AIRFLOW_", "PYTHON", "PYSPARK_", "SPARK_", "PIP_CONSTRAINT", "VIRTUAL_ENV")
@@ -68,6 +70,12 @@ class OwnAirflow:
     def spillway(self, query: str, words: str, **more: str) -> str:
         """A command of spillway's for one query of the settings file."""
         return self.run(f"spillway --config {self.config} --query {query} {words}", **more)
+
+    def unpause(self, *dags: str) -> None:
+        """By the page's command."""
+        assert f"`{UNPAUSE}{UNPAUSED}`" in PAGE.read_text()
+        for dag in dags:
+            self.run(f"{UNPAUSE}spillway_{dag}")
 
     def make(self) -> None:
         """Airflow first, as its user had it; then spillway, by the page."""

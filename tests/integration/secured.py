@@ -42,6 +42,8 @@ from spillway.kafka.properties import HOST, LOG4J, server_properties
 from tests.integration.day import STREAMS, Day
 
 ROOT_USER, READER, WRITER, RELAYER = "operator", "reader", "writer", "relayer"
+PAGE_USER = "spillway"
+"""As whom `docs/bring-your-own.md` logs in."""
 WORD = "Jupiter"
 """Of the reader's password, without anything that an escape would change."""
 PASSWORDS = {
@@ -49,6 +51,7 @@ PASSWORDS = {
     READER: f'q"uo\\{WORD}',
     WRITER: "writer-secret",
     RELAYER: "relayer-secret",
+    PAGE_USER: "Callisto-of-the-page",
 }
 """A quote and a backslash in one: login modules have an escape for both."""
 KEY_PASSWORD = "Ganymede-opens-it"
@@ -56,7 +59,7 @@ RIGHTS = {
     READER: (ACLOperation.READ, ACLOperation.DESCRIBE),
     WRITER: (ACLOperation.WRITE, ACLOperation.DESCRIBE),
 }
-"""On topics that begin with `TAG`. What `RELAYER` may do is what a test lets it."""
+"""On topics that begin with `TAG`. A test says what `RELAYER` and `PAGE_USER` may do."""
 TAG = "desk-"
 MECHANISM = "SCRAM-SHA-512"
 START_S = 60.0

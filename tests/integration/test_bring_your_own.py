@@ -1,4 +1,7 @@
-"""The page `docs/bring-your-own.md`, from top to bottom: its files, its commands in their order."""
+"""The page `docs/bring-your-own.md`, from top to bottom: its files, its commands in their order.
+
+The broker requires the page's login with its options, and lets that user do what the page asks for.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,21 @@ from typing import Any
 
 import pytest
 from kafka import KafkaProducer
-from kafka.admin import KafkaAdminClient, NewTopic
 
+from spillway.kafka.client import KafkaCluster
+from spillway.kafka.options import python_options
 from spillway.tables import Warehouse
-from tests.doc_blocks import ROOT, blocks
+from tests.doc_blocks import ROOT, Block, blocks
 from tests.integration.day import delta_rows, wait_for
+from tests.integration.secured import (
+    PAGE_USER,
+    PASSWORDS,
+    ROOT_USER,
+    Right,
+    SecuredBroker,
+    let,
+    secured_broker,
+)
 from tests.s3_server import KEY, SECRET, s3_server
 
 pytestmark = pytest.mark.server
@@ -52,34 +65,56 @@ def expected() -> Counter[tuple[Any, ...]]:
     )
 
 
-def filled(bootstrap: str) -> None:
-    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
-    admin.create_topics([NewTopic(topic, 2, 1) for topic in rows()])
-    admin.close()
-    producer = KafkaProducer(bootstrap_servers=bootstrap)
+def filled(secured: SecuredBroker) -> None:
+    """By an administrator; the page's user may `Describe` and `Read` the topics."""
+    login = secured.login(ROOT_USER)
+    view = KafkaCluster(secured.sasl, login)
+    view.create_topics(dict.fromkeys(rows(), 2))
+    view.close()
+    let(
+        secured,
+        PAGE_USER,
+        [Right("topic", topic, may) for topic in rows() for may in ("Describe", "Read")],
+    )
+    producer = KafkaProducer(bootstrap_servers=secured.sasl, **python_options(login, "producer"))
     for topic, some in rows().items():
         for row in some:
             producer.send(topic, json.dumps(row).encode(), key=row.get("id", "").encode() or b"k")
     producer.close()
 
 
-def test_the_page_from_top_to_bottom(
-    broker: str, spark_env: dict[str, str], tmp_path: Path
-) -> None:
-    filled(broker)
-    with s3_server() as s3:
+def login(page: list[Block], secured: SecuredBroker) -> str:
+    """The page's options for a broker that requires a password, with the one that is right here and
+    this broker's authority."""
+    [shown] = [block for block in page if block.language == "json"]
+    text = "\n".join(shown.lines)
+    assert f'username=\\"{PAGE_USER}\\"' in text
+    for written, here in (
+        ('password=\\"...\\"', f'password=\\"{PASSWORDS[PAGE_USER]}\\"'),
+        ("/etc/spillway/ca.pem", str(secured.folder / "authority.pem")),
+    ):
+        assert text.count(written) == 1
+        text = text.replace(written, here)
+    return text
+
+
+def test_the_page_from_top_to_bottom(jars: None, spark_env: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "broker").mkdir()
+    with secured_broker(tmp_path / "broker") as secured, s3_server() as s3:
+        filled(secured)
+        page = [block for block in blocks() if block.page == PAGE]
         options = s3.options | {"aws_access_key_id": KEY, "aws_secret_access_key": SECRET}
         env = os.environ | spark_env | {
             "SPILLWAY_WAREHOUSE__OPTIONS": json.dumps(options),
+            "SPILLWAY_KAFKA__OPTIONS": login(page, secured),
             "SPILLWAY_STATE__ROOT": str(tmp_path / "state"),
             "SPILLWAY_SPARK__MASTER": "local[2]",
             "SPILLWAY_STREAM__TRIGGER_S": "0.2",
         }  # fmt: skip
-        page = [block for block in blocks() if block.page == PAGE]
         for block in page:
             if block.language == "toml":
                 name = "orders.toml" if "[join]" in block.lines else "spillway.toml"
-                text = "\n".join(block.lines).replace(ADDRESS, broker)
+                text = "\n".join(block.lines).replace(ADDRESS, secured.sasl)
                 (tmp_path / name).write_text(text + "\n")
         (tmp_path / "dags").mkdir()
 
@@ -94,7 +129,8 @@ def test_the_page_from_top_to_bottom(
                 timeout=170,
             )
             assert done.returncode == 0, (command, done.stdout, done.stderr)
-            assert SECRET not in done.stdout + done.stderr
+            for secret in (SECRET, PASSWORDS[PAGE_USER]):
+                assert secret not in done.stdout + done.stderr
             return done.stdout
 
         commands = [

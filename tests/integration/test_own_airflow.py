@@ -243,7 +243,7 @@ def test_each_has_its_own_day(world: World) -> None:
     dags = {each["dag_id"] for each in server.call("GET", "/api/v2/dags")["dags"]}
     assert dags == {f"spillway_{name}_{dag}" for name in NAMES for dag in DAGS}
     for day in world.both:
-        server.unpause(*(f"{day.name}_{dag}" for dag in ("market_open", "rebalance")))
+        world.own.unpause(*(f"{day.name}_{dag}" for dag in ("market_open", "rebalance")))
         run = world.run(day, "market_open")
         warned = world.said(day, "market_open", run, "doctor")
         assert sum("grant DescribeConfigs" in each for each in warned) == len(day.topics)
@@ -257,7 +257,7 @@ def test_each_has_its_own_day(world: World) -> None:
     assert pairs.slots_of_state() == {"slot-0"}
     shows_both(world)
 
-    server.unpause("pairs_market_close")
+    world.own.unpause("pairs_market_close")
     closed = world.close(pairs, world.first)
     assert world.said(pairs, "market_close", closed, "verify")["complete"] is True
     assert pairs.check(world.first)["cleanup"] > 0
@@ -270,7 +270,7 @@ def test_each_has_its_own_day(world: World) -> None:
     assert server.runs("threes_market_close") == []
     assert world.completed() == [(complete(pairs), world.first)]
 
-    server.unpause("threes_market_close")
+    world.own.unpause("threes_market_close")
     closed = world.close(threes, world.first)
     assert world.said(threes, "market_close", closed, "verify")["complete"] is True
     assert threes.check(world.first)["cleanup"] > 0
@@ -368,7 +368,7 @@ def test_a_loss_is_accepted_on_the_page(world: World) -> None:
 
     offsets = sum(end - began[partition] for (_, partition), end in gone.items())
     accepts(world, session, offsets)
-    server.unpause("threes_stream_watch")
+    world.own.unpause("threes_stream_watch")
     world.produce(500, keys=800)
     world.read_all(threes)
     assert world.own.note("threes")["pid"] != stream
