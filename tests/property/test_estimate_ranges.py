@@ -26,7 +26,7 @@ from spillway.estimate import counting
 from spillway.estimate.counting import LeafSample, SampleTooLarge, counted
 from spillway.estimate.reading import SampledRows, _sampled
 from spillway.estimate.sampling import BLOCK_OFFSETS, GROUPS, Drawn, OffsetBlock, drawn
-from spillway.estimate.scaling import largest, total
+from spillway.estimate.scaling import largest, student, total
 from spillway_schemas.query import Query, query_of
 from spillway_schemas.tomlfile import parse_toml
 from tests.lanes import explored
@@ -271,6 +271,11 @@ def half_of_one_key(draw: np.random.Generator) -> I64:
     return np.where(draw.random(N) < 0.5, 1, draw.integers(2, 20_000, N))
 
 
+def by_minute(draw: np.random.Generator) -> I64:
+    """Symbols, most of the first, in each of 390 minutes that come one after the other."""
+    return np.sort(draw.integers(0, 390, N)) * 400 + np.minimum(draw.zipf(1.3, N), 400) - 1
+
+
 KEYS: dict[str, tuple[int, Callable[[np.random.Generator], I64]]] = {
     "even": (3, lambda draw: draw.integers(0, 500, N)),
     "sparse": (2, lambda draw: draw.integers(0, N // 5, N)),
@@ -282,6 +287,7 @@ KEYS: dict[str, tuple[int, Callable[[np.random.Generator], I64]]] = {
     "in lockstep": (2, lambda draw: np.arange(N)),
     "sorted by key": (2, lambda draw: np.sort(zipf(draw, 1.0, 5_000))),
     "five inputs": (5, lambda draw: zipf(draw, 1.0, 300)),
+    "by minute": (2, by_minute),
 }
 
 SINGLE = """
@@ -316,17 +322,37 @@ def test_19_of_20_samples_have_the_exact_number_in_their_range(kind: str) -> Non
     )
     query = query_from(SINGLE)  # that it has no window is all that is asked of it
     tries, covered, estimates, first = 20, 0, [], 0
+    named: list[bool] = []
     for _ in range(tries):
         samples = [taken(keys, draw) for keys in topics]
         found = counted(query, values, samples)
         guess = total(found, samples)
         estimates.append(guess.value)
         covered += guess.low <= exact.sum() <= guess.high
-        first += largest(found, samples, 1)[0].key == (int(exact.argmax()),)
+        keys = [(each.key[0], each.results) for each in largest(found, samples, 10)]
+        named += [each.low <= exact[key] <= each.high for key, each in keys]
+        first += keys[0][0] == exact.argmax()
     assert covered >= 0.95 * tries
+    assert np.mean(named) >= 0.95, "keys are named for having most: their own ranges know of it"
     assert np.mean(estimates) == pytest.approx(exact.sum(), rel=0.15), "right on average"
     if exact.max() > 0.1 * exact.sum():
         assert first == tries, "the key that gives most is found"
+
+
+def test_what_few_samples_exceed_is_as_in_tables_of_students_distribution() -> None:
+    for tail, known in {0.025: 2.131, 0.005: 2.947, 0.001: 3.733, 0.0005: 4.073}.items():
+        assert student(tail) == pytest.approx(known, rel=0.002)
+
+
+def test_a_key_of_a_tiny_sample_has_at_least_what_was_found() -> None:
+    """Of ten inputs: one in 10^40 results is in it."""
+    rows = pl.DataFrame({"v0": [1], "group": [0]})
+    values = TreeValues(
+        tuple(LeafValues(f"s{i}", ("k",), (0,), (), ()) for i in range(10)), (("k", 0),)
+    )
+    samples = [LeafSample(rows, 1e-4)] * 10
+    [key] = largest(counted(query_from(SINGLE), values, samples), samples, 5)
+    assert (key.results.low, key.results.value) == (1, pytest.approx(1e40))
 
 
 def test_where_no_result_is_in_the_sample_it_is_said_how_many_there_may_be() -> None:

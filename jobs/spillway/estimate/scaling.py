@@ -12,6 +12,12 @@ the sum is rather too large than too small. Estimates are skewed (a sample seldo
 results, but often lacks the few keys that matter), so the range is one of the logarithm: S / f,
 divided and multiplied by a factor. Its upper end also has what a sample can miss altogether: of
 3 / f results that have nothing to do with each other, one in twenty samples has none.
+
+A key is named because it has most in the sample, so mostly more than its part, and the more so the
+more keys there were to choose from. Of K keys one is as far off as one in K is. So the lower end of
+a named key's range is what one sample in 40 K would exceed (Bonferroni), not one in 40; never less
+than what was found. Each key that gives results is in the sample with the probability f or more, so
+of k keys in the sample there are about k / f at the most: this is K.
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log, prod, sqrt
+from statistics import NormalDist
 from typing import Any
 
 import polars as pl
@@ -26,8 +33,8 @@ import polars as pl
 from spillway.estimate.counting import LeafSample
 from spillway.estimate.sampling import GROUPS
 
-STUDENT = 2.13
-"""The 97.5th percentile of Student's distribution with `GROUPS` - 1 degrees of freedom."""
+TAIL = 0.025
+"""The part of samples beyond each end of a range."""
 MISSED = 3.0
 """So many are expected where one in twenty samples has none: -ln 0.05."""
 
@@ -53,7 +60,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class KeyEstimate:
-    """What is known of one key of the root."""
+    """What is known of one key of the root, as one of those that have most in the sample."""
 
     key: tuple[Any, ...]
     results: Estimate
@@ -74,15 +81,28 @@ def largest(
     top = sums.sort(["n", *by], descending=[True, *(False for _ in by)]).head(most)
     found = []
     for row in top.iter_rows():
+        # The keys that there may be: each is in the sample as likely as one result, or likelier.
+        keys = sums.height / prod(sample.fraction for sample in samples)
         key = row[: len(by)]
         mine = pl.DataFrame([key], schema=top.select(by).schema, orient="row")
         parts = [frame.join(mine, on=by)["n"].to_list() for frame in counted]
-        found.append(KeyEstimate(key, _estimate(parts, samples)))
+        found.append(KeyEstimate(key, _estimate(parts, samples, chosen_of=keys)))
     return found
 
 
-def _estimate(parts: Sequence[Sequence[float]], samples: Sequence[LeafSample]) -> Estimate:
-    """Of the results by group of each leaf; groups without any may be left out."""
+def student(tail: float) -> float:
+    """What a part `tail` of Student's distribution with `GROUPS` - 1 degrees of freedom lies above,
+    by Wallace's approximation (1959)."""
+    free = GROUPS - 1
+    normal = NormalDist().inv_cdf(tail) * (8 * free + 3) / (8 * free + 1)
+    return sqrt(free * (exp(normal**2 / free) - 1))
+
+
+def _estimate(
+    parts: Sequence[Sequence[float]], samples: Sequence[LeafSample], *, chosen_of: float = 1.0
+) -> Estimate:
+    """Of the results by group of each leaf; groups without any may be left out. `chosen_of`: so
+    many there were, of which this is one of the largest in the sample."""
     fraction = prod(sample.fraction for sample in samples)
     found = sum(parts[0])
     if fraction in (0.0, 1.0):
@@ -95,6 +115,8 @@ def _estimate(parts: Sequence[Sequence[float]], samples: Sequence[LeafSample]) -
         mean = found / GROUPS
         squares = sum((n - mean) ** 2 for n in mine) + (GROUPS - len(mine)) * mean**2
         variance += (1 - sample.fraction) * GROUPS / (GROUPS - 1) * squares
-    factor = exp(STUDENT * sqrt(log(1 + variance / found**2)))
+    spread = sqrt(log(1 + variance / found**2))
     value = found / fraction
-    return Estimate(value, max(found, value / factor), value * factor + missed)
+    low = value * exp(-student(TAIL / chosen_of) * spread)
+    high = value * exp(student(TAIL) * spread)
+    return Estimate(value, max(found, low), high + missed)
