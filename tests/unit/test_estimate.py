@@ -226,13 +226,23 @@ def test_all_is_said_of_all_alone(part: float, told: str) -> None:
     assert shown._part(part) == told
 
 
+def test_a_range_that_is_shown_has_all_of_the_range_in_it() -> None:
+    """Kills: ends rounded to the nearest, which cuts up to 5 % off a range."""
+    assert shown._range(Estimate(3e6, 3_249_999.0, 3_410_001.0)) == "3,200,000 to 3,500,000"
+    assert shown._range(Estimate(3e6, 3_299_999.0, 3_400_000.0)) == "3,200,000 to 3,400,000"
+    assert shown._range(Estimate(9.0, 4.9, 99.5)) == "4 to 100"
+    assert shown._range(Estimate(1e3, 999.0, 995_001.0)) == "990 to 1,000,000"
+    assert shown._about(3_449_999.0) == "3,400,000"
+    assert shown._about(123_456.4, exact=True) == "123,456"
+
+
 def test_what_is_hardly_known_is_called_rough() -> None:
     guess = SessionEstimate(
         leaves=(LeafRead("a", "a", 10**6, 0.001, 990, 10, 0),),
         results=Estimate(0.0, 0.0, 3e6),
         names=("k", "l"),
         keys=(KeyEstimate(("x", 7), Estimate(12.0, 12.0, 12.0)),),
-        gap_offsets=127_872,
+        gap_offsets=121_001,
         first_ms=0,
         last_ms=1_000,
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import floor, log10
+from collections.abc import Callable
+from math import ceil, floor, log10
 from typing import Any
 
 from rich.console import Group
@@ -101,7 +102,7 @@ def _doubts(found: SessionEstimate) -> list[str]:
     if found.gap_offsets:
         said.append(
             "A key may be missing whose rows all lie within "
-            f"{_about(found.gap_offsets)} offsets of a partition."
+            f"{_about(found.gap_offsets, to=ceil)} offsets of a partition."
         )
     return said
 
@@ -120,15 +121,14 @@ def _value(found: Estimate) -> str:
 def _range(found: Estimate) -> str:
     if found.is_exact:
         return "exact"
-    return f"{_about(found.low)} to {_about(found.high)}"
+    return f"{_about(found.low, to=floor)} to {_about(found.high, to=ceil)}"
 
 
-def _about(number: float, *, exact: bool = False) -> str:
-    """`about` a number by its first two digits; an exact one whole."""
-    if exact or number < 100:
-        return count_text(round(number))
-    digits = 1 - floor(log10(number))
-    return count_text(round(number, digits).__round__())
+def _about(number: float, *, exact: bool = False, to: Callable[[float], int] = round) -> str:
+    """`about` a number by its first two digits; an exact one whole. `to`: the whole number that is
+    taken; an end of a range is not rounded inwards."""
+    unit = 1 if exact or number < 100 else 10 ** (floor(log10(number)) - 1)
+    return count_text(to(number / unit) * unit)
 
 
 def _numbers(found: Estimate) -> dict[str, float | bool]:
