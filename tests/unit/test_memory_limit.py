@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -165,3 +166,15 @@ def test_a_budget_goes_by_the_least_limit_and_doctor_by_what_is_left(
     assert machine._available_memory() == min(GIB, physical_memory())
     monkeypatch.setattr(machine, "memory_limits", list)
     assert machine._available_memory() > 0
+
+
+def test_state_of_another_group_gives_no_more_memory_than_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Kills: 3 GiB free of a limit of 4, and 2 GiB that a stream elsewhere has taken, are 5."""
+    found = [MemoryLimit(4 * GIB, GIB)]
+    monkeypatch.setattr(machine, "memory_limits", lambda: found)
+    monkeypatch.setattr(machine, "most_memory", lambda: 4 * GIB)
+    monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: SimpleNamespace(available=9**12))
+    assert machine._available_memory(GIB // 2) == 3 * GIB + GIB // 2
+    assert machine._available_memory(2 * GIB) == 4 * GIB

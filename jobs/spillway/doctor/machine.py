@@ -180,7 +180,7 @@ def memory(settings: Settings) -> Iterator[Check]:
         budget_bytes=int(settings.state.budget_bytes),
         free_bytes=shutil.disk_usage(root).free + used,
         in_memory=_is_memory(root),
-        available_bytes=_available_memory() + used,
+        available_bytes=_available_memory(used),
     )
 
 
@@ -190,7 +190,7 @@ def room_for(roots: Sequence[str]) -> int:
     used = sum(_bytes_below(Path(root)) for root in roots)
     root = existing(Path(roots[0]))
     free = shutil.disk_usage(root).free + used
-    return min(free, _available_memory() + used) if _is_memory(root) else free
+    return min(free, _available_memory(used)) if _is_memory(root) else free
 
 
 def existing(root: Path) -> Path:
@@ -259,10 +259,13 @@ def _bytes_below(root: Path) -> int:
     return total
 
 
-def _available_memory() -> int:
-    """Bytes of memory that can be had: the machine's, or less where a container is limited."""
+def _available_memory(used: int = 0) -> int:
+    """Bytes of memory that can be had: the machine's, or less where a container is limited; what
+    the state has taken (`used`) counts as free. Never more than there are in all: the state may be
+    charged to another group than this process's."""
     available = int(psutil.virtual_memory().available)
-    return min([available, *(limit.free for limit in memory_limits())])
+    free = min([available, *(limit.free for limit in memory_limits())])
+    return min(free + used, most_memory())
 
 
 def judge_killed(killed: int) -> Check:
