@@ -882,8 +882,9 @@ class RebalanceSettings(Section):
         ),
         json_schema_extra=_about(
             "bytes",
-            "An epoch that moves state waits for it: 100 MB take about a second, during which no "
-            "result appears. What does not fit moves in the next epochs.",
+            "An epoch that moves state waits for it: 100 MB take about a second, or six between "
+            "hosts where Spark encrypts, during which no result appears. What does not fit moves "
+            "in the next epochs.",
         ),
     )
 
