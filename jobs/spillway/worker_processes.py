@@ -14,6 +14,7 @@ from multiprocessing.process import BaseProcess
 from types import ModuleType
 from typing import Any
 
+from spillway.arrow_alone import arrow_alone
 from spillway.processes import process_identity, process_runs
 
 LOOK_S = 1.0
@@ -82,6 +83,7 @@ def keep_freed_memory() -> None:
 
 
 def _begin(parent: str, begin: Callable[..., None], given: tuple[Any, ...]) -> None:
+    arrow_alone()
     os.environ["POLARS_MAX_THREADS"] = "1"  # the processes are as many as the cores
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever began the work ends it
     _ends_with(parent)  # nor does it go on when that was killed

@@ -148,8 +148,10 @@ def session_query(found: Settings, of: Any, session: str | None = None) -> Any:
 
 def warehouse(found: Settings) -> Any:
     """The settings' warehouse, which must exist. Raises NoWarehouse."""
+    from spillway.arrow_alone import arrow_alone
     from spillway.tables import opened
 
+    arrow_alone()
     return opened(found.warehouse)
 
 

@@ -86,8 +86,9 @@ class Merging(NamedTuple):
     target: int
 
 
-NO_FIGURES = FIGURES_SCHEMA.empty_table()
-"""Made once, for the many manifests that have none."""
+NO_FIGURES = pa.Table.from_batches([], FIGURES_SCHEMA)
+"""Made once, for the many manifests that have none. With an array pandas would be imported, too
+(`spillway.arrow_alone`)."""
 
 
 @dataclass(frozen=True)
