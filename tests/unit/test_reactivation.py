@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from spillway.engine.groups import GroupMap
 from spillway.engine.spill import returning as returning_
+from spillway.engine.spill.cleanup import alive
 from spillway.engine.spill.generations import VoidedCuts
 from spillway.engine.spill.spilling import Limits, choose_returns, choose_victims
 from spillway.engine.state.kept import KEPT_FIELDS, KeptGenerations
@@ -319,6 +320,45 @@ def test_void_is_what_a_cut_that_was_taken_back_wrote(
     found = VoidedCuts(ranges, 5).hold(hashes, np.array([epoch for _, epoch in rows]))
     slow = [any(p.lo <= h << 61 < p.hi and of == epoch for p, of in ranges) for h, epoch in rows]
     assert found.tolist() == slow
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 7), st.integers(0, 5)), max_size=6),
+    st.lists(
+        st.tuples(st.integers(0, 7), st.sampled_from([0, 1, (1 << 61) - 1]), st.integers(0, 9)),
+        min_size=1,
+        max_size=20,
+    ),
+    st.booleans(),
+    st.booleans(),
+)
+@example([(1, 0, 5), (0, 0, 5)], [(0, 0, 5), (7, (1 << 61) - 1, 5)], True, True)
+def test_rows_that_are_not_void_stay_as_they_are(
+    cuts: list[tuple[int, int, int]],
+    rows: list[tuple[int, int, int]],
+    ordered: bool,
+    one_epoch: bool,
+) -> None:
+    """Of a row group of ours, and of rows in any order and of any epochs."""
+    ranges = [(Prefix(depth, value >> (3 - depth)), epoch) for depth, value, epoch in cuts]
+    places = [((high << 61) + low, epoch) for high, low, epoch in rows]
+    places = sorted(places) if ordered else places
+    places = [(at, places[0][1] if one_epoch else epoch) for at, epoch in places]
+    table = pa.table(
+        {
+            "key_hash": np.array([at for at, _ in places], np.uint64).view(np.int64),
+            "epoch": np.array([epoch for _, epoch in places]),
+            "row": range(len(places)),
+        }
+    )
+    slow = [
+        row
+        for row, (at, epoch) in enumerate(places)
+        if not any(p.lo <= at < p.hi and of == epoch for p, of in ranges)
+    ]
+    found = alive(VoidedCuts(ranges, 5), table)
+    assert found["row"].to_pylist() == slow
+    assert found.schema == table.schema
 
 
 # --- the rule of a spill, and a step

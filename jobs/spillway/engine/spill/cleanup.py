@@ -482,10 +482,16 @@ def _distinct(numbers: npt.NDArray[np.integer[Any]]) -> list[int]:
 
 
 def alive(voided: VoidedCuts, table: pa.Table) -> pa.Table:
-    """The rows that no cut which was taken back had written."""
-    hashes = table["key_hash"].to_numpy().view(np.uint64)
-    void = voided.hold(hashes, table["epoch"].to_numpy())
-    return table.filter(pa.array(~void)) if void.any() else table
+    """The rows that no cut which was taken back had written. Of one epoch, in the order of hashes,
+    as our own row groups are, they are stretches, which are not copied."""
+    hashes, epochs = table["key_hash"].to_numpy().view(np.uint64), table["epoch"].to_numpy()
+    if (epochs != epochs[0]).any() or (hashes[1:] < hashes[:-1]).any():
+        return table.filter(pa.array(~voided.hold(hashes, epochs)))
+    parts, done = [], 0
+    for first, end in voided.stretches(hashes, int(epochs[0])):
+        parts.append(table.slice(done, first - done))
+        done = end
+    return pa.concat_tables([*parts, table.slice(done)]) if parts else table
 
 
 def generations(source: SpillSource, parts: Sequence[SpilledRows]) -> list[InputGenerations] | None:

@@ -17,11 +17,12 @@ the next cut of its hash; where it lies now it is void.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
 from spillway.engine.groups import I64, U64, Bool, CutIndex
-from spillway_schemas.journal import Prefix
+from spillway_schemas.journal import HASH_BITS, Prefix
 
 
 class GenerationEnds:
@@ -44,6 +45,25 @@ class VoidedCuts:
 
     def __init__(self, cuts: Sequence[tuple[Prefix, int]], last: int) -> None:
         self.cuts = CutIndex(cuts, last + 2)
+
+    @cached_property
+    def _by_epoch(self) -> tuple[I64, U64, U64]:
+        """Of each stretch of hashes with a cut, (n,): its epoch, ascending, and the least and the
+        greatest hash, ascending within an epoch."""
+        place, epoch = np.divmod(self.cuts.at, self.cuts.width)
+        order = np.argsort(epoch, kind="stable")
+        ends = np.append(self.cuts.edges[1:] - np.uint64(1), np.uint64((1 << HASH_BITS) - 1))
+        return epoch[order], self.cuts.edges[place[order]], ends[place[order]]
+
+    def stretches(self, hashes: U64, epoch: int) -> list[tuple[int, int]]:
+        """As `hold`, of rows of one epoch whose hashes (n,) ascend: the stretches [first, end) of
+        rows that are void, ascending; none is empty."""
+        epochs, least, greatest = self._by_epoch
+        own = slice(*np.searchsorted(epochs, [epoch, epoch + 1]))
+        first = np.searchsorted(hashes, least[own])
+        end = np.searchsorted(hashes, greatest[own], side="right")
+        pairs = zip(first.tolist(), end.tolist(), strict=True)
+        return [(a, b) for a, b in pairs if a < b]
 
     def hold(self, hashes: U64, epochs: I64) -> Bool:
         """Which rows are void where they lie, bool (n,). `epochs`: in which they were written."""
