@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spillway.decode.chunks import Chunk
-from spillway.kafka.reading import TopicRange, TopicReader
 from spillway.protocol.offsets import padded
 from spillway_schemas.journal import Offsets, Topic
 from spillway_schemas.secret import Options, revealed
+
+if TYPE_CHECKING:  # loads kafka-python: a cleanup that reads nothing there does without
+    from spillway.kafka.reading import TopicRange, TopicReader
 
 EPOCH_SILENT_S = 120.0
 """Brokers may be silent for so long while an epoch is read: as long as Spark's source waits."""
@@ -46,6 +48,8 @@ _readers: dict[tuple[object, ...], TopicReader] = {}
 
 def ranges_of(start: Offsets, end: Offsets) -> list[TopicRange]:
     """What lies between, by topic and partition. A partition that `start` lacks begins at 0."""
+    from spillway.kafka.reading import TopicRange
+
     begins = padded(start, end)
     return [
         TopicRange(topic, partition, begins[topic][partition], stop)
@@ -80,6 +84,8 @@ def read_messages(source: MessageSource, ranges: Iterable[TopicRange]) -> Iterat
     key = (source.bootstrap, *sorted(revealed(source.client).items()))
     reader = _readers.pop(key, None)
     if reader is None:
+        from spillway.kafka.reading import TopicReader
+
         reader = TopicReader(source.bootstrap, source.client, EPOCH_SILENT_S)
     try:
         for of, records in reader.read(ranges, source.ids):
