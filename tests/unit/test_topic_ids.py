@@ -116,7 +116,7 @@ def test_who_reads_messages_asks_whose_they_were(monkeypatch: pytest.MonkeyPatch
             asked.append(ids or {})
             return iter(())
 
-    monkeypatch.setattr(messages, "TopicReader", Reader)
+    monkeypatch.setattr(reading, "TopicReader", Reader)
     monkeypatch.setattr(messages, "_readers", {})
     assert not list(read_messages(MessageSource("h:1", {}, {"a": OLD}), [TopicRange("a", 0, 0, 1)]))
     assert asked == [{"a": OLD}]
