@@ -18,7 +18,7 @@ from benchmarks.step import SPEC, rows_of
 from spillway.cleanup.plan import shares
 from spillway.cleanup.task import CleanTask, RangeDone, SurveyTask, run_clean, run_survey
 from spillway.engine.join.kernel import Rows
-from spillway.engine.spill.cleanup import SpillIndex
+from spillway.engine.spill.source import SpillIndex
 from spillway.engine.spill.spillfile import SpillFile, write_spill
 from spillway.protocol.seal import CLEANUP_DEPTH
 from spillway.storage import Folder, folder

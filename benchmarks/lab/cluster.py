@@ -22,8 +22,8 @@ from spillway.engine.groups import GroupMap, relocations
 from spillway.engine.join.hashing import xxhash64
 from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.join.tree import one_join
-from spillway.engine.spill.cleanup import SpillIndex
 from spillway.engine.spill.generations import VoidedCuts
+from spillway.engine.spill.source import SpillIndex
 from spillway.engine.spill.spillfile import SpillFile, survey
 from spillway.engine.state.merging import DEFAULT_SHAPE, Shape
 from spillway.engine.task import StepTask

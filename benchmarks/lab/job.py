@@ -21,7 +21,8 @@ from spillway.cleanup.task import CleanTask, run_clean
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.probe import probe
 from spillway.engine.relocation import extract
-from spillway.engine.spill.cleanup import PIECE_BYTES, SpillIndex
+from spillway.engine.spill.pieces import PIECE_BYTES
+from spillway.engine.spill.source import SpillIndex
 from spillway.engine.spill.spillfile import SpillFile, survey
 from spillway.engine.step import step
 from spillway.engine.task import StepTask

@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import resource, sys, tempfile
 import numpy as np, pyarrow as pa
-from spillway.engine.spill.cleanup import SpillIndex, SpillSource, clean_ranges
+from spillway.engine.spill.cleanup import clean_ranges
+from spillway.engine.spill.source import SpillIndex, SpillSource
 from spillway.engine.join.kernel import Rows
 from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.join.tree import one_join

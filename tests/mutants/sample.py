@@ -41,7 +41,15 @@ MUTATED = (
     *(
         f"jobs/spillway/engine/{name}.py"
         for name in (
-            *("step", "join/kernel", "spill/cleanup", "spill/spilling", "relocation"),
+            *(
+                "step",
+                "join/kernel",
+                "spill/cleanup",
+                "spill/pieces",
+                "spill/source",
+                "spill/spilling",
+                "relocation",
+            ),
             *("state/merging", "state/arrangement", "intake", "state/statefiles"),
         )
     ),

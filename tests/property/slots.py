@@ -26,8 +26,9 @@ from spillway.engine.join.hashing import xxhash64
 from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.join.tree import TreeSpec, one_join
 from spillway.engine.relocation import extract
-from spillway.engine.spill.cleanup import SpillIndex, SpillSource, clean_ranges
+from spillway.engine.spill.cleanup import clean_ranges
 from spillway.engine.spill.generations import VoidedCuts
+from spillway.engine.spill.source import SpillIndex, SpillSource
 from spillway.engine.spill.spillfile import SpillFile, row_column, survey
 from spillway.engine.step import step
 from spillway.engine.task import StepTask

@@ -17,7 +17,8 @@ from spillway.engine.join.kernel import Rows
 from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.join.tree import TreeSpec, one_join
 from spillway.engine.spill import spillfile
-from spillway.engine.spill.cleanup import SpillIndex, SpillSource, clean_ranges
+from spillway.engine.spill.cleanup import clean_ranges
+from spillway.engine.spill.source import SpillIndex, SpillSource
 from spillway.engine.spill.spillfile import SpillFile, survey, write_spill
 from spillway.storage import folder
 from spillway_schemas.journal import Prefix

@@ -15,19 +15,12 @@ from hypothesis import strategies as st
 from spillway.engine.join.kernel import Rows, picked
 from spillway.engine.join.spec import InputSpec, JoinSpec
 from spillway.engine.join.tree import one_join
-from spillway.engine.spill import cleanup, spillfile
-from spillway.engine.spill.cleanup import (
-    SpillIndex,
-    SpillSource,
-    clean_ranges,
-    cut,
-    estimated_weights,
-    load,
-    loaded,
-    weights,
-    windows,
-)
+from spillway.engine.spill import cleanup, pieces, spillfile
+from spillway.engine.spill import source as source_module
+from spillway.engine.spill.cleanup import clean_ranges
 from spillway.engine.spill.crossing import InputGenerations
+from spillway.engine.spill.pieces import cut, estimated_weights, load, loaded, packed, weights
+from spillway.engine.spill.source import SpillIndex, SpillSource
 from spillway.engine.spill.spillfile import RowGroups, SpillDamaged, SpillFile, survey, write_spill
 from spillway.storage import folder
 from spillway_schemas.journal import Prefix
@@ -138,7 +131,7 @@ def test_small_ranges_are_read_together_and_large_ones_alone(tmp_path):
     many = np.uint64(2**63) + rng.integers(0, 2**60, 20_000, dtype=np.uint64)
     source = spilled(tmp_path, {1: (few, few), 2: (many, many)})
     ranges = [Prefix(4, v) for v in range(16)]
-    found = list(windows(by_hashes(source, ranges), 100_000))
+    found = list(packed(by_hashes(source, ranges), 100_000))
     assert found[0][0] == 0
     assert [a for a, *_ in found[1:]] == [b for _, b, _ in found[:-1]]
     assert found[-1][1] == 16
@@ -210,7 +203,9 @@ def test_each_file_is_asked_for_its_row_groups_of_the_operator(tmp_path, monkeyp
     source = SpillSource(source.folder, index, TWO_JOINS, operator=1)
     asked = []
     monkeypatch.setattr(
-        cleanup, "read_rows", lambda *args, **more: asked.append((args, more)) or [(8, "rows")]
+        source_module,
+        "read_rows",
+        lambda *args, **more: asked.append((args, more)) or [(8, "rows")],
     )
     found = list(source.rows(source.index.groups, 3, 9, ("x",)))
     assert found == [(0, 8, "rows"), (1, 8, "rows")]
@@ -253,14 +248,14 @@ def test_reads_grow_with_the_input_not_with_the_generations(tmp_path, monkeypatc
     """The same rows in 2 and in 40 generations: every row is read once."""
     hashes = np.random.default_rng(3).integers(0, 2**64, 400, dtype=np.uint64)
     read = []
-    real = cleanup.read_rows
+    real = source_module.read_rows
 
     def counting(*args, **options):
         for group, table in real(*args, **options):
             read.append(table.num_rows)
             yield group, table
 
-    monkeypatch.setattr(cleanup, "read_rows", counting)
+    monkeypatch.setattr(source_module, "read_rows", counting)
     for generations in (2, 40):
         read.clear()
         source = spilled(
@@ -274,14 +269,14 @@ def test_reads_grow_with_the_input_not_with_the_generations(tmp_path, monkeypatc
 def noted_reads(monkeypatch):
     """(file, row group, whether whole rows were read) of every reading from here on."""
     read = []
-    real = cleanup.read_rows
+    real = source_module.read_rows
 
     def noting(place, file, groups, *bounds, columns, **more):
         for group, table in real(place, file, groups, *bounds, columns=columns, **more):
             read.append((file.path, group, "offset" in columns))
             yield group, table
 
-    monkeypatch.setattr(cleanup, "read_rows", noting)
+    monkeypatch.setattr(source_module, "read_rows", noting)
     return read
 
 
@@ -629,15 +624,15 @@ def test_windows_are_as_large_as_a_piece_may_be(tmp_path):
     source = rigged(tmp_path, {(0, k): [k * top, k * top + 5] for k in range(16)}, [10] * 16)
     ranges = [Prefix(4, v) for v in (0, 1, 2, 5, 6, 7)]
     # What lies between the ranges counts, too: it is read with them.
-    assert list(windows(by_hashes(source, ranges), 30)) == [(0, 3, 30), (3, 6, 30)]
-    assert list(windows(by_hashes(source, ranges), 29)) == [
+    assert list(packed(by_hashes(source, ranges), 30)) == [(0, 3, 30), (3, 6, 30)]
+    assert list(packed(by_hashes(source, ranges), 29)) == [
         (0, 2, 20),
         (2, 3, 10),
         (3, 5, 20),
         (5, 6, 10),
     ]
-    assert list(windows(by_hashes(source, ranges), 9)) == [(i, i + 1, 10) for i in range(6)]
-    assert list(windows(by_hashes(source, ranges), 80)) == [(0, 6, 80)]
+    assert list(packed(by_hashes(source, ranges), 9)) == [(i, i + 1, 10) for i in range(6)]
+    assert list(packed(by_hashes(source, ranges), 80)) == [(0, 6, 80)]
     assert list(clean_ranges(source, [])) == []
 
 
@@ -645,10 +640,10 @@ def test_an_empty_range_is_not_read_with_a_large_one(tmp_path):
     top = 2**63
     source = rigged(tmp_path, {(0, 0): [top, top + 5], (0, 1): [top + 9]}, [100, 100])
     halves = [Prefix(1, 0), Prefix(1, 1)]
-    assert list(windows(by_hashes(source, halves), 150)) == [(0, 1, 0), (1, 2, 200)]
+    assert list(packed(by_hashes(source, halves), 150)) == [(0, 1, 0), (1, 2, 200)]
     # Nor is what lies between an empty range and another.
     source = rigged(tmp_path, {(0, 0): [top, top + 5], (0, 1): [2**64 - 1]}, [100, 100])
-    assert list(windows(by_hashes(source, [Prefix(2, 0), Prefix(2, 3)]), 150)) == [
+    assert list(packed(by_hashes(source, [Prefix(2, 0), Prefix(2, 3)]), 150)) == [
         (0, 1, 0),
         (1, 2, 100),
     ]
@@ -666,7 +661,7 @@ def test_only_row_groups_that_reach_over_an_edge_are_read_for_weights(tmp_path):
     }
     source = rigged(tmp_path, hashes, [20, 30, 40, 60, 70, 80])
     ranges = [Prefix(2, 1), Prefix(2, 3)]
-    found = cleanup.weights(source, source.touching(top, 4 * top), ranges).tolist()
+    found = pieces.weights(source, source.touching(top, 4 * top), ranges).tolist()
     assert found == [[20 + 40 + 20, 40 + 70], [80, 0]]
     assert [group for _, group, *_ in source.asked] == [1, 3]
 
@@ -730,14 +725,14 @@ def test_a_row_group_that_several_pieces_share_is_read_once(tmp_path, monkeypatc
     hashes = np.random.default_rng(5).integers(0, 2**64, 300, dtype=np.uint64)
     source = spilled(tmp_path, {e: (hashes[e::3], hashes[e::3]) for e in range(3)})
     read = Counter()
-    real = cleanup.read_rows
+    real = source_module.read_rows
 
     def counting(folder, file, groups, *args, **options):
         read.update((file.path, group) for group in groups)
         return real(folder, file, groups, *args, **options)
 
-    monkeypatch.setattr(cleanup, "read_rows", counting)
-    straddling = cleanup.Straddling(most)
+    monkeypatch.setattr(source_module, "read_rows", counting)
+    straddling = pieces.Straddling(most)
     found = Counter()
     for lo in range(0, 2**64, width):
         parts = load(source, lo, lo + width, straddling)
@@ -758,7 +753,7 @@ def test_a_row_group_that_several_pieces_share_is_read_once(tmp_path, monkeypatc
     kept = straddling._bytes
     assert kept == 0 == len(straddling._rows)
     read.clear()
-    straddling = cleanup.Straddling(most)
+    straddling = pieces.Straddling(most)
     for lo in range(0, 2**64, width):
         load(source, lo, lo + width, straddling)
         assert straddling._bytes <= most
@@ -775,8 +770,8 @@ def test_rows_of_a_piece_in_any_order(hashes):
     """A file that another has put together is in no order."""
     table = pa.table({"key_hash": pa.array(hashes, pa.int64()), "n": range(len(hashes))})
     for most in (0, 10**9):
-        straddling = cleanup.Straddling(most)
-        found = [*cleanup._within([(0, 3, table)], 3, 7, straddling)]
+        straddling = pieces.Straddling(most)
+        found = [*pieces._within([(0, 3, table)], 3, 7, straddling)]
         told = [n for file, group, some in found for n in some["n"].to_pylist()]
         assert told == [n for n, hash_ in enumerate(hashes) if 3 <= hash_ < 7]
         kept = straddling._rows.get((0, 3))
@@ -817,11 +812,11 @@ def test_a_file_whose_rows_are_not_the_query_s_is_named(tmp_path, row, why):
     source = spilled(tmp_path, {e: ([1], [1]) for e in range(3)})
     parts = load(source, 0, 2**64)
     good = [part for part in parts if part.input == 1]
-    assert cleanup.rows_of_input(source, good, 1).num_rows == 3
+    assert source_module.rows_of_input(source, good, 1).num_rows == 3
     bad = replace(good[1], table=good[1].table.set_column(2, "row", row))
     told = rf"1\.parquet.*a row of input 1 is not one of this query: .*{re.escape(why)}"
     with pytest.raises(SpillDamaged, match=told):
-        cleanup.rows_of_input(source, [good[0], bad, good[2]], 1)
+        source_module.rows_of_input(source, [good[0], bad, good[2]], 1)
 
 
 def test_a_file_of_another_query_is_named(tmp_path):

@@ -20,8 +20,9 @@ from spillway.cleanup.plan import CleanupRefused, doubtful_topics
 from spillway.decode import StreamPlan
 from spillway.engine.join.hashing import xxhash64
 from spillway.engine.spill import counting
-from spillway.engine.spill.cleanup import SpillIndex, SpillSource, clean_ranges
+from spillway.engine.spill.cleanup import clean_ranges
 from spillway.engine.spill.counting import missing_of, unmatched_of
+from spillway.engine.spill.source import SpillIndex, SpillSource
 from spillway.engine.spill.spillfile import row_groups
 from spillway.protocol.recovery import Restore
 from spillway.stream.messages import MessageSource

@@ -23,7 +23,7 @@ from spillway.cleanup.plan import (
 )
 from spillway.cleanup.progress import ProgressLines
 from spillway.cleanup.task import RangeDone
-from spillway.engine.spill.cleanup import SpillIndex
+from spillway.engine.spill.source import SpillIndex
 from spillway.engine.spill.spillfile import RowGroups, SpillFile
 from spillway.protocol.seal import CLEANUP_DEPTH, cleanup_ranges, flushed, not_sealed
 from spillway.protocol.state import AnotherQuery, replay

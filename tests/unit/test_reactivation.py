@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from spillway.engine.groups import GroupMap
 from spillway.engine.spill import returning as returning_
-from spillway.engine.spill.cleanup import alive
 from spillway.engine.spill.generations import VoidedCuts
+from spillway.engine.spill.source import alive
 from spillway.engine.spill.spilling import Limits, choose_returns, choose_victims
 from spillway.engine.state.kept import KEPT_FIELDS, KeptGenerations
 from spillway.engine.state.statefiles import FIGURES_SCHEMA

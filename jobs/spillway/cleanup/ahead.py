@@ -14,8 +14,8 @@ from spillway.cleanup.work import work_of
 from spillway.cleanup.workers import processes_for
 from spillway.decode import StreamPlan
 from spillway.engine.join.tree import TreeSpec
-from spillway.engine.spill.cleanup import SpillIndex, SpillSource
 from spillway.engine.spill.counting import ToAdd, results_to_add
+from spillway.engine.spill.source import SpillIndex, SpillSource
 from spillway.engine.spill.spillfile import row_groups
 from spillway.protocol.deferral import rows_to_read
 from spillway.report.words import bytes_text, count_text, span_text

@@ -48,7 +48,8 @@ from spillway.cleanup.workers import CleanupWorkers, ClusterWorkers
 from spillway.engine.join.batches import BATCH_BYTES
 from spillway.engine.join.results import result_schema
 from spillway.engine.join.tree import TreeSpec
-from spillway.engine.spill.cleanup import PIECE_BYTES, SpillIndex
+from spillway.engine.spill.pieces import PIECE_BYTES
+from spillway.engine.spill.source import SpillIndex
 from spillway.engine.spill.spillfile import RowGroups, SpillDamaged, SpillFile, spill_schema
 from spillway.protocol.deferral import rows_to_read
 from spillway.protocol.recovery import Restore

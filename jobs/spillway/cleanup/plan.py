@@ -15,8 +15,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from spillway.engine.spill.cleanup import SpillIndex
 from spillway.engine.spill.generations import GenerationEnds, VoidedCuts
+from spillway.engine.spill.source import SpillIndex
 from spillway.engine.spill.spillfile import SpillFile
 from spillway.protocol.recovery import Restore, voided
 from spillway.protocol.redo import Apply, redo

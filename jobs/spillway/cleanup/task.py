@@ -19,8 +19,10 @@ from functools import partial
 from spillway.engine.join.batches import BATCH_BYTES, Joined
 from spillway.engine.join.results import complete, file_schema
 from spillway.engine.join.tree import TreeSpec
-from spillway.engine.spill.cleanup import PIECE_BYTES, SpillIndex, SpillSource, clean_ranges
+from spillway.engine.spill.cleanup import clean_ranges
 from spillway.engine.spill.generations import GenerationEnds, VoidedCuts
+from spillway.engine.spill.pieces import PIECE_BYTES
+from spillway.engine.spill.source import SpillIndex, SpillSource
 from spillway.engine.spill.spillfile import (
     RowGroups,
     SpillDamaged,

@@ -4,6 +4,8 @@
 |---|---|
 | `spilling` | which groups leave, and where their rows lie |
 | `spillfile` | rows of one cut in a file, to be read by hash range |
+| `source` | where spilled rows are, and the rows of a hash range |
+| `pieces` | the rows of ranges, loaded in pieces that fit into memory |
 | `cleanup` | the results of a range that spilling has left out, each once |
 | `crossing` | combinations of rows of several generations |
 | `unmatched` | of an outer join, the results that lack optional rows |

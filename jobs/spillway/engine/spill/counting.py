@@ -20,13 +20,9 @@ import numpy as np
 
 from spillway.engine.groups import I64, U64, Bool
 from spillway.engine.join.spec import JoinSpec
-from spillway.engine.spill.cleanup import (
-    SpillSource,
-    alive,
-    begins,
-    estimated_weights,
-    windows,
-)
+from spillway.engine.spill.cleanup import begins
+from spillway.engine.spill.pieces import estimated_weights, packed
+from spillway.engine.spill.source import SpillSource, alive
 from spillway.engine.spill.unmatched import unmatched_counts
 from spillway_schemas.journal import Prefix
 
@@ -58,7 +54,7 @@ def results_to_add(
     if not ranges:
         return ToAdd(missing, unmatched)
     near = source.touching(ranges[0].lo, ranges[-1].hi)
-    for first, last, _ in windows(estimated_weights(near, ranges), piece_bytes):
+    for first, last, _ in packed(estimated_weights(near, ranges), piece_bytes):
         window = ranges[first:last]
         hashes, epochs, inputs = _rows(source, window[0].lo, window[-1].hi)
         wanted = _within(hashes, window)

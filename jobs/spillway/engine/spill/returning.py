@@ -15,7 +15,7 @@ import pyarrow as pa
 from spillway.engine.groups import I64, U64, Bool, range_index
 from spillway.engine.join.kernel import Rows
 from spillway.engine.join.tree import TreeSpec
-from spillway.engine.spill.cleanup import SpilledRows, SpillIndex, SpillSource, rows_of_input
+from spillway.engine.spill.source import SpilledRows, SpillIndex, SpillSource, rows_of_input
 from spillway.engine.spill.spillfile import SpillDamaged, SpillFile, row_column, row_groups
 from spillway.engine.state.runs import merge
 from spillway.storage import Folder
