@@ -108,10 +108,18 @@ def test_what_is_told_is_what_cleanup_then_does(day: SpilledDay) -> None:
     rest = look(day)
     assert rest.ranges_left == 8 - told[0].ranges_done
     assert rest.missing == late - told[0].rows
+    assert (found.added, rest.added) == (0, told[0].rows) != (0, 0)
+    # Whoever looks again is told the same of the limit.
+    every = found.run_time + late
+    for each in (found, rest):
+        assert beyond_limit(each, every) == ""
+        assert "more than results.max_per_session" in beyond_limit(each, every - 1)
+    assert f"and {rest.added:,} that cleanup has added that is more" in beyond_limit(rest, 1)
     run_cleanup(Here, day.warehouse(), SPEC, DAY)
     last = look(day)
     assert (last.cleaned, last.ranges_left, last.missing, last.seconds) == (True, 0, 0, 0.0)
     assert ahead_lines(last) == [("to do", "nothing: the session is cleaned")]
+    assert beyond_limit(last, 1) == ""
 
 
 @pytest.mark.parametrize(

@@ -421,7 +421,9 @@ def relay(_: Stage) -> None:
 @makes("cleanup-plan")
 def cleanup_plan(_: Stage) -> None:
     size = 731 * 2**20
-    ahead = CleanupAhead(DAY, False, 0, 64, 64, 420, 11907, 76, 25567817, size, 0, 44632420, 33.1)
+    ahead = CleanupAhead(
+        DAY, False, 0, 0, 64, 64, 420, 11907, 76, 25567817, size, 0, 44632420, 33.1
+    )
     for line in ahead_text(ahead):
         print(line)
 

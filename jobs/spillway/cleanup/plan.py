@@ -180,7 +180,7 @@ def shares(
 ) -> list[Share]:
     """Cut units of work, (n, range) of one join, into tasks of about equal bytes, `task_bytes` at
     least: as many as keep the cores busy, but beyond `LEAST_TASKS_PER_CORE` no more than
-    `READ_TWICE` allows, and none larger than `MOST_TASK_BYTES`, as far as units allow."""
+    `READ_TWICE` allows, and so many that their mean is no larger than `MOST_TASK_BYTES`."""
     sizes = [int(index.groups.bytes_within(prefix.lo, prefix.hi)) for _, prefix in units]
     total = sum(sizes)
     across = bytes_across(index, [prefix for _, prefix in units])

@@ -76,7 +76,9 @@ def _part(part: float) -> str:
 def _verdict(results: Estimate) -> str:
     if results.is_exact:
         return f"Results: {_value(results)}. Everything was read, so this is exact."
-    return f"Results: {_value(results)}; 19 of 20 samples are right with {_range(results)}."
+    # A burst that no block has hit is in no sample.
+    right = f"short bursts aside, 19 of 20 samples are right with {_range(results)}."
+    return f"Results: {_value(results)}; {right}"
 
 
 def _doubts(found: SessionEstimate) -> list[str]:
