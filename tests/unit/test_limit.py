@@ -27,7 +27,7 @@ from spillway.protocol.driver import (
     step,
 )
 from spillway.protocol.failing import JobFailed
-from spillway.protocol.limit import intake_held
+from spillway.protocol.limit import intake_held, limit_ratio
 from spillway.protocol.snapshot import snapshot_of, state_of
 from spillway.protocol.state import JournalState, replay
 from spillway.stream import failures, service, supervised
@@ -96,7 +96,9 @@ def driver_of(limit: int, *more: Claim | Epoch, results: int = LIMIT) -> Driver:
     ],
 )
 def test_intake_is_held_from_the_limit_on(results: int, limit: int, *, held: bool) -> None:
-    assert bool(intake_held(state_of_day(results=results, limit=limit))) == held
+    state = state_of_day(results=results, limit=limit)
+    assert bool(intake_held(state)) == held
+    assert limit_ratio(state) == (results / limit if limit else None)
 
 
 def test_it_says_what_there_is_to_do() -> None:
@@ -114,7 +116,9 @@ def test_it_says_what_there_is_to_do() -> None:
     reached = epoch(3, 1, ends(4, 4, 4), seal=seal(ends(4, 4, 4)))
     assert intake_held(state_of_day(reached)).endswith("with a higher limit"), "it ends by itself"
     later = epoch(3, 1, ends(9, 4, 4), seal=seal(ends(6, 6, 6)), results={DAY: 1, NEXT: LIMIT})
-    told = intake_held(state_of_day(later, results=1))
+    next_is_full = state_of_day(later, results=1)
+    assert limit_ratio(next_is_full) == 1, "whichever session has most"
+    told = intake_held(next_is_full)
     assert told.startswith(f"{NEXT} has 1,000 results")
     assert told.endswith(f"{DAY} is not sealed yet, so {NEXT} cannot be")
 

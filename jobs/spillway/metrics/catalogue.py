@@ -77,8 +77,8 @@ CATALOGUE: tuple[Family, ...] = (
         "spillway_results_limit_ratio",
         "gauge",
         (),
-        "The open session's results as a part of results.max_per_session. Not there without a "
-        "limit.",
+        "The results of the session that has most, of those that are not sealed, as a part of "
+        "results.max_per_session. Not there without a limit.",
     ),
     Family(
         "spillway_production_delay_seconds",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from spillway.kafka.backlog import Backlog
-from spillway.protocol.limit import intake_held
+from spillway.protocol.limit import intake_held, limit_ratio
 from spillway.protocol.state import genesis_of, kept_groups
 from spillway.readmodel.event_time import EventTimeFigures, event_time_of
 from spillway.readmodel.joins import JoinFigures
@@ -41,7 +41,7 @@ class JournalFigures:
     """Of `Tally`."""
     intake_held: bool
     limit_ratio: float | None
-    """Of the open session's results; None: there is no limit."""
+    """Of a session's results (`spillway.protocol.limit`); None: there is no limit."""
     delay: tuple[int, ...]
     """Samples over `DELAY_EDGES_MS`; empty before the first result."""
     slots: tuple[SlotStatus, ...]
@@ -145,9 +145,7 @@ def journal_figures(model: ReadModel, trigger_s: float, query: str) -> JournalFi
         results=sum(s.results for s in sessions),
         write_s=dict(model.tally.write_s),
         intake_held=bool(intake_held(model.state)),
-        limit_ratio=model.state.session.results / model.state.max_results
-        if model.state.max_results
-        else None,
+        limit_ratio=limit_ratio(model.state),
         delay=tuple(summed_delay(sessions)),
         slots=tuple(slots_of(model, trigger_s)),
         clocks_ahead_s={str(t.slot): t.clock_ahead_ms / 1000 for t in model.state.totals},

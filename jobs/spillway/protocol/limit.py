@@ -34,6 +34,14 @@ def intake_held(state: JournalState) -> str:
     )
 
 
+def limit_ratio(state: JournalState) -> float | None:
+    """The results of the session that has most, of those that are not sealed, as a part of the
+    limit: 1 or more where `intake_held`. None: there is no limit."""
+    if not state.max_results:
+        return None
+    return max(each.results for each in state.sessions) / state.max_results
+
+
 def _or_else(state: JournalState, full: str) -> str:
     """What else there is to do than to raise the limit."""
     open_ = state.session.date
