@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from spillway.clock import rfc3339
 from spillway.decode.values import LeafValues, TreeValues, leaf_plans, values_of
 from spillway.estimate import counting
-from spillway.estimate.counting import LeafSample, SampleTooLarge, counted
+from spillway.estimate.counting import LeafSample, SampleTooLarge, counted, unmet
 from spillway.estimate.reading import SampledRows, _sampled
 from spillway.estimate.sampling import BLOCK_OFFSETS, GROUPS, Drawn, OffsetBlock, drawn
 from spillway.estimate.scaling import largest, student, total
@@ -301,9 +301,9 @@ on = ["k"]
 """
 
 
-def taken(keys: I64, draw: np.random.Generator) -> LeafSample:
+def taken(keys: I64, draw: np.random.Generator, most: int = MOST) -> LeafSample:
     """A sample of a topic of four partitions that hold these keys, one after another."""
-    found = drawn([0] * 4, [len(keys) // 4] * 4, MOST, draw)
+    found = drawn([0] * 4, [len(keys) // 4] * 4, most, draw)
     at = [np.arange(b.begin, b.end) + b.partition * (len(keys) // 4) for b in found.blocks]
     groups = [np.full(b.end - b.begin, b.group) for b in found.blocks]
     rows = pl.DataFrame({"v0": keys[np.concatenate(at)], "group": np.concatenate(groups)})
@@ -326,7 +326,7 @@ def test_19_of_20_samples_have_the_exact_number_in_their_range(kind: str) -> Non
     for _ in range(tries):
         samples = [taken(keys, draw) for keys in topics]
         found = counted(query, values, samples)
-        guess = total(found, samples)
+        guess = total(found, samples, unmet=unmet(query, values, samples))
         estimates.append(guess.value)
         covered += guess.low <= exact.sum() <= guess.high
         keys = [(each.key[0], each.results) for each in largest(found, samples, 10)]
@@ -370,6 +370,67 @@ def test_where_no_result_is_in_the_sample_it_is_said_how_many_there_may_be() -> 
     met = total(counted(query_from(SINGLE), values, [samples[0], samples[0]]), samples)
     assert 1 <= met.low < 2e5
     assert met.high == pytest.approx(met.value**2 / met.low + 3e6), "what is missed comes on top"
+
+
+PAIR = TreeValues(tuple(LeafValues(f"s{i}", ("k",), (0,), (), ()) for i in range(2)), (("k", 0),))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 10])
+def test_few_rows_of_a_key_that_the_other_input_is_full_of_are_in_the_range(rows: int) -> None:
+    """Most samples have none of them, though each has 50,000 results: no burst, and not rare.
+
+    Kills: a sample's range that reckons with missing results which come one at a time.
+    """
+    query, draw = query_from(SINGLE), np.random.default_rng(3)
+    few = draw.integers(10, 20_000, N)
+    few[draw.choice(N, rows, replace=False)] = 1
+    topics = [few, np.where(draw.random(N) < 0.5, 1, draw.integers(10, 20_000, N))]
+    exact = np.prod([np.bincount(k, minlength=N).astype(float) for k in topics], axis=0).sum()
+    covered, unseen = 0, 0
+    for _ in range(40):
+        samples = [taken(keys, draw) for keys in topics]
+        found = counted(query, PAIR, samples)
+        guess = total(found, samples, unmet=unmet(query, PAIR, samples))
+        covered += guess.low <= exact <= guess.high
+        unseen += total(found, samples).high < exact
+    assert covered >= 0.95 * 40
+    assert unseen > 5, "what is missed matters"
+
+
+def test_what_one_more_row_would_have_is_asked_of_inputs_that_are_not_read_whole() -> None:
+    """By hand. a: x once, y twice; b: y once, z five times; c: x 3, y 1, z 2. Without a's row of z:
+    5 x 2; without b's of x: 1 x 3."""
+    counts = [{1: 1, 2: 2}, {2: 1, 3: 5}, {1: 3, 2: 1, 3: 2}]
+    values = TreeValues(
+        tuple(LeafValues(f"s{i}", ("k",), (0,), (), ()) for i in range(3)), (("k", 0),)
+    )
+    query = query_from(SINGLE)
+
+    def of(*fractions: float) -> float:
+        rows = [[k for k, n in each.items() for _ in range(n)] for each in counts]
+        frames = [pl.DataFrame({"v0": each, "group": [0] * len(each)}) for each in rows]
+        leaves = [LeafSample(*each) for each in zip(frames, fractions, strict=True)]
+        return unmet(query, values, leaves)
+
+    assert of(0.5, 0.5, 0.5) == 10
+    assert of(1.0, 0.5, 0.5) == 3
+    assert of(1.0, 1.0, 0.5) == 1
+    assert unmet(windowed("one join"), values, []) == 1
+
+
+def test_keys_in_lockstep_of_which_little_is_read_are_missed_altogether() -> None:
+    """The limit that `scaling` names, from both sides: 4,096^2 / 128 N is 1.3, and 8,000 are read
+    in `KEYS`. What a sample without results says must not be told as a range."""
+    query, draw = query_from(SINGLE), np.random.default_rng(3)
+    topics = [np.arange(N)] * 2
+    missed = wrong = 0
+    for _ in range(40):
+        samples = [taken(keys, draw, 4_096) for keys in topics]
+        guess = total(counted(query, PAIR, samples), samples, unmet=unmet(query, PAIR, samples))
+        missed += guess.value == 0 and guess.high < N
+        wrong += guess.value > 0 and not guess.low <= N <= guess.high
+    assert missed > 5
+    assert wrong <= 2
 
 
 def test_a_burst_between_two_blocks_is_not_seen() -> None:

@@ -248,7 +248,28 @@ def test_what_is_hardly_known_is_called_rough() -> None:
     )
     lines: list[Any] = list(shown.as_tables(guess).renderables)
     text = " ".join(line for line in lines if isinstance(line, str))
-    assert "Results: 0; short bursts aside, 19 of 20 samples are right with 0 to 3,000,000." in text
+    assert "Results: the sampled rows have none with each other" in text
+    assert "up to 3,000,000 or so, and more where a key's rows come one after the other" in text
+    assert "19 of 20" not in text, "what such a sample says is no range"
     assert "This is a rough guess" in text
     assert "within 130,000 offsets of a partition" in text
     assert "1970-01-01 00:00:00 UTC to 1970-01-01 00:00:01 UTC" in text
+
+
+def test_a_key_that_one_topic_is_full_of_counts_where_the_other_shows_none_of_it(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 24,000 trades one, which the sample lacks, has a key that half of the quotes have."""
+    draw = np.random.default_rng(1)
+    keys = [[f"S{k}" for k in draw.integers(0, 5_000, 24_000)] for _ in range(2)]
+    keys[1][::2] = ["unknown"] * 12_000
+    topics = {"trade": partitions("price", keys[0]), "quotes": partitions("bid", keys[1])}
+    topics["trade"][0][7] = (CLOSE_MS - 1000, b'{"symbol":"unknown","price":1.5}')
+    trades, quotes = counts(topics["trade"], "price"), counts(topics["quotes"], "bid")
+    sample_from(monkeypatch, topics)
+    guess = json.loads(explained(capsys, str(file), "--estimate", "--rows=6000", "--json"))
+    results = guess["estimate"]["results"]
+    assert "unknown" not in {each["key"] for each in guess["estimate"]["keys"]}, "it is not met"
+    exact = sum(trades[key] * quotes[key] for key in trades)
+    assert results["value"] + 12_000 < results["high"]
+    assert results["low"] <= exact <= results["high"]

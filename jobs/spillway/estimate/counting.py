@@ -72,6 +72,31 @@ def counted(query: Query, values: TreeValues, samples: Sequence[LeafSample]) -> 
     ]
 
 
+def unmet(query: Query, values: TreeValues, samples: Sequence[LeafSample]) -> float:
+    """The most results that one more row of some leaf would have with the sampled rows of the
+    others, with a key that the leaf's own sample lacks; at least 1.
+
+    1, too, where leaves share less than the root's key, or lie within windows: it is not asked.
+    """
+    if query.is_windowed or any(set(leaf.has) != set(values.by) for leaf in values.leaves):
+        return 1.0
+    by = [f"v{value}" for value in values.by]
+    counts = [_summed(sample.rows, by, pl.len()) for sample in samples]
+    most = 1.0
+    for i, (sample, own) in enumerate(zip(samples, counts, strict=True)):
+        if sample.fraction < 1 and len(counts) > 1:
+            others = reduce(_times, [each for j, each in enumerate(counts) if j != i])
+            most = max([most, *others.join(own, on=by, how="anti")["n"]])
+    return most
+
+
+def _times(one: pl.DataFrame, other: pl.DataFrame) -> pl.DataFrame:
+    """The keys of both, with the products of their numbers."""
+    by = [name for name in one.columns if name != "n"]
+    both = one.join(other, on=by, how="inner")
+    return both.select(*by, pl.col("n") * pl.col("n_right"))
+
+
 # --- without windows -------------------------------------------------------------------------
 
 

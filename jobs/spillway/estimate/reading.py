@@ -17,7 +17,7 @@ from spillway import calendar
 from spillway.decode import StreamPlan, decode
 from spillway.decode.lateness import judged
 from spillway.decode.values import LeafValues, leaf_plans, values_of
-from spillway.estimate.counting import LeafSample, counted
+from spillway.estimate.counting import LeafSample, counted, unmet
 from spillway.estimate.sampling import Drawn, OffsetBlock, drawn
 from spillway.estimate.scaling import Estimate, KeyEstimate, largest, total
 from spillway.kafka.client import KafkaCluster, cluster, demand_listener
@@ -135,7 +135,7 @@ def estimated(settings: Settings, query: Query, session: str | None, rows: int) 
     times = [each for _, _, times in read for each in times]
     return SessionEstimate(
         leaves=tuple(leaf for _, leaf, _ in read),
-        results=total(found, samples),
+        results=total(found, samples, unmet=unmet(query, values, samples)),
         names=tuple(name for name, _ in values.root),
         keys=tuple(largest(found, samples, KEYS)),
         gap_offsets=max(each.gap_offsets for each in draws),

@@ -11,7 +11,15 @@ rows as they are; what comes from several leaves' choices together is counted in
 the sum is rather too large than too small. Estimates are skewed (a sample seldom has far too many
 results, but often lacks the few keys that matter), so the range is one of the logarithm: S / f,
 divided and multiplied by a factor. Its upper end also has what a sample can miss altogether: of
-3 / f results that have nothing to do with each other, one in twenty samples has none.
+3 / f results that have nothing to do with each other, one in twenty samples has none. Results of
+one row have much to do with each other: where other leaves have u sampled rows (or combinations of
+them) of a key of which leaf i's sample has none, leaf i may still have 3 / f_i rows of it, and they
+give 3 u / f results. So it is 3 u / f, for the largest u of such a key (`counting.unmet`).
+
+Known limitation: rows of a key that come one after the other are missed together. Where the blocks
+of several leaves seldom hold the same keys, a sample may have no result though there are more than
+3 u / f: with keys that occur once, in the same order in two topics of n rows, of which r are read,
+where r^2 / 128 n is less than 3. What is told of a sample without results is no range.
 
 A key is named because it has most in the sample, so mostly more than its part, and the more so the
 more keys there were to choose from. Of K keys one is as far off as one in K is. So the lower end of
@@ -66,10 +74,12 @@ class KeyEstimate:
     results: Estimate
 
 
-def total(counted: Sequence[pl.DataFrame], samples: Sequence[LeafSample]) -> Estimate:
-    """All results. `counted`: of `counting.counted`."""
+def total(
+    counted: Sequence[pl.DataFrame], samples: Sequence[LeafSample], *, unmet: float = 1.0
+) -> Estimate:
+    """All results. `counted`: of `counting.counted`, `unmet`: of `counting.unmet`."""
     groups = [frame.group_by("group").agg(pl.col("n").sum()) for frame in counted]
-    return _estimate([frame["n"].to_list() for frame in groups], samples)
+    return _estimate([frame["n"].to_list() for frame in groups], samples, unmet=unmet)
 
 
 def largest(
@@ -99,7 +109,11 @@ def student(tail: float) -> float:
 
 
 def _estimate(
-    parts: Sequence[Sequence[float]], samples: Sequence[LeafSample], *, chosen_of: float = 1.0
+    parts: Sequence[Sequence[float]],
+    samples: Sequence[LeafSample],
+    *,
+    chosen_of: float = 1.0,
+    unmet: float = 1.0,
 ) -> Estimate:
     """Of the results by group of each leaf; groups without any may be left out. `chosen_of`: so
     many there were, of which this is one of the largest in the sample."""
@@ -107,7 +121,7 @@ def _estimate(
     found = sum(parts[0])
     if fraction in (0.0, 1.0):
         return Estimate(found, found, found)
-    missed = MISSED / fraction
+    missed = MISSED * unmet / fraction
     if not found:
         return Estimate(0.0, 0.0, missed)
     variance = 0.0

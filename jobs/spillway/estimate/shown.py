@@ -76,6 +76,13 @@ def _part(part: float) -> str:
 def _verdict(results: Estimate) -> str:
     if results.is_exact:
         return f"Results: {_value(results)}. Everything was read, so this is exact."
+    if not results.value:
+        # Rows of a key that lie side by side are missed together.
+        return (
+            "Results: the sampled rows have none with each other, so they say little of how many "
+            f"there are: up to {_about(results.high, to=ceil)} or so, and more where a key's rows "
+            "come one after the other."
+        )
     # A burst that no block has hit is in no sample.
     right = f"short bursts aside, 19 of 20 samples are right with {_range(results)}."
     return f"Results: {_value(results)}; {right}"
