@@ -90,16 +90,19 @@ def _limits(line: str, mounted: Path) -> Iterator[MemoryLimit]:
     if (found := _place(line, mounted)) is None:
         return
     base, group, is_second = found
-    most, used, cached = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+    most, used, of_all = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"
     if is_second:
-        most, used, cached = "memory.max", "memory.current", "inactive_file"
+        most, used, of_all = "memory.max", "memory.current", ""
     for each in (group, *group.parents):
         folder = base / str(each).lstrip("/")
         try:
             limit = int((folder / most).read_text())
             if limit < NONE:
                 now = int((folder / used).read_text())
-                yield MemoryLimit(limit, now - _figure(folder / "memory.stat", cached))
+                # What was read more than once is "active": it is dropped, too, if need be.
+                kept = (f"{of_all}inactive_file", f"{of_all}active_file")
+                read = sum(_figure(folder / "memory.stat", name) for name in kept)
+                yield MemoryLimit(limit, now - read)
         except (OSError, ValueError):  # no such file, or the word `max`
             continue
 

@@ -56,7 +56,7 @@ def limits(tmp_path: Path, line: str, files: dict[str, object]) -> list[MemoryLi
             {
                 "memory.max": 4 * GIB,
                 "memory.current": 3 * GIB,
-                "memory.stat": f"anon {GIB}\ninactive_file {2 * GIB}",
+                "memory.stat": f"anon {GIB}\ninactive_file {GIB}\nactive_file {GIB}",
             },
             [(4 * GIB, GIB)],
         ),
@@ -66,7 +66,10 @@ def limits(tmp_path: Path, line: str, files: dict[str, object]) -> list[MemoryLi
             {
                 "memory/memory.limit_in_bytes": 3 * GIB,
                 "memory/memory.usage_in_bytes": 2 * GIB,
-                "memory/memory.stat": f"inactive_file 7\ntotal_inactive_file {GIB}",
+                "memory/memory.stat": (
+                    f"inactive_file 7\nactive_file 7\n"
+                    f"total_inactive_file {GIB // 2}\ntotal_active_file {GIB // 2}"
+                ),
             },
             [(3 * GIB, GIB)],
         ),
