@@ -27,7 +27,7 @@ from spillway.estimate.counting import LeafSample, SampleTooLarge, counted, unme
 from spillway.estimate.reading import SampledRows, _sampled
 from spillway.estimate.sampling import BLOCK_OFFSETS, GROUPS, Drawn, OffsetBlock, drawn
 from spillway.estimate.scaling import largest, student, total
-from spillway_schemas.query import Query, query_of
+from spillway_schemas.query import Query, load_query, query_of
 from spillway_schemas.tomlfile import parse_toml
 from tests.lanes import explored
 from tests.property.test_query_trees import text_of, value_of
@@ -326,7 +326,7 @@ def test_19_of_20_samples_have_the_exact_number_in_their_range(kind: str) -> Non
     for _ in range(tries):
         samples = [taken(keys, draw) for keys in topics]
         found = counted(query, values, samples)
-        guess = total(found, samples, unmet=unmet(query, values, samples))
+        guess = total(found, samples, unmet=unmet(query, values, samples) or 1)
         estimates.append(guess.value)
         covered += guess.low <= exact.sum() <= guess.high
         keys = [(each.key[0], each.results) for each in largest(found, samples, 10)]
@@ -390,7 +390,7 @@ def test_few_rows_of_a_key_that_the_other_input_is_full_of_are_in_the_range(rows
     for _ in range(40):
         samples = [taken(keys, draw) for keys in topics]
         found = counted(query, PAIR, samples)
-        guess = total(found, samples, unmet=unmet(query, PAIR, samples))
+        guess = total(found, samples, unmet=unmet(query, PAIR, samples) or 1)
         covered += guess.low <= exact <= guess.high
         unseen += total(found, samples).high < exact
     assert covered >= 0.95 * 40
@@ -406,7 +406,7 @@ def test_what_one_more_row_would_have_is_asked_of_inputs_that_are_not_read_whole
     )
     query = query_from(SINGLE)
 
-    def of(*fractions: float) -> float:
+    def of(*fractions: float) -> float | None:
         rows = [[k for k, n in each.items() for _ in range(n)] for each in counts]
         frames = [pl.DataFrame({"v0": each, "group": [0] * len(each)}) for each in rows]
         leaves = [LeafSample(*each) for each in zip(frames, fractions, strict=True)]
@@ -415,7 +415,9 @@ def test_what_one_more_row_would_have_is_asked_of_inputs_that_are_not_read_whole
     assert of(0.5, 0.5, 0.5) == 10
     assert of(1.0, 0.5, 0.5) == 3
     assert of(1.0, 1.0, 0.5) == 1
-    assert unmet(windowed("one join"), values, []) == 1
+    assert unmet(windowed("one join"), values, []) is None
+    tree = load_query("five_way")
+    assert unmet(tree, values_of(tree), []) is None
 
 
 def test_keys_in_lockstep_of_which_little_is_read_are_missed_altogether() -> None:
@@ -426,7 +428,9 @@ def test_keys_in_lockstep_of_which_little_is_read_are_missed_altogether() -> Non
     missed = wrong = 0
     for _ in range(40):
         samples = [taken(keys, draw, 4_096) for keys in topics]
-        guess = total(counted(query, PAIR, samples), samples, unmet=unmet(query, PAIR, samples))
+        guess = total(
+            counted(query, PAIR, samples), samples, unmet=unmet(query, PAIR, samples) or 1
+        )
         missed += guess.value == 0 and guess.high < N
         wrong += guess.value > 0 and not guess.low <= N <= guess.high
     assert missed > 5

@@ -273,3 +273,23 @@ def test_a_key_that_one_topic_is_full_of_counts_where_the_other_shows_none_of_it
     exact = sum(trades[key] * quotes[key] for key in trades)
     assert results["value"] + 12_000 < results["high"]
     assert results["low"] <= exact <= results["high"]
+
+
+@pytest.mark.parametrize("window", ["", 'window = "1 minute"'])
+def test_within_a_window_the_range_says_what_it_does_not_reckon_with(
+    window: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "pairs.toml"
+    stream = '[streams.{0}]\nfields = {{ k = "int", at = "timestamp" }}\ntime = "at"\n'
+    streams = stream.format("a") + stream.format("b")
+    if not window:
+        streams = streams.replace('time = "at"', "")
+    file.write_text(f'{streams}[join]\ninputs = ["a", "b"]\non = ["k"]\n{window}\n')
+    row = b'{"k":1,"at":"2026-01-05T15:00:00Z"}'
+    rows: list[Partition] = [[(1_767_625_200_000, row)] * 9_000]
+    monkeypatch.setattr(terminal.out, "_width", 200)
+    sample_from(monkeypatch, {"a": rows, "b": rows})
+    told = explained(capsys, str(file), "--estimate", "--rows=3000")
+    assert ("a key is not reckoned with that one input is full of" in told) == bool(window)
+    told = explained(capsys, str(file), "--estimate", "--rows=9000")
+    assert "not reckoned with" not in told, "everything was read"

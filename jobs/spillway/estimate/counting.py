@@ -72,14 +72,14 @@ def counted(query: Query, values: TreeValues, samples: Sequence[LeafSample]) -> 
     ]
 
 
-def unmet(query: Query, values: TreeValues, samples: Sequence[LeafSample]) -> float:
+def unmet(query: Query, values: TreeValues, samples: Sequence[LeafSample]) -> float | None:
     """The most results that one more row of some leaf would have with the sampled rows of the
     others, with a key that the leaf's own sample lacks; at least 1.
 
-    1, too, where leaves share less than the root's key, or lie within windows: it is not asked.
+    None: leaves share less than the root's key, or lie within windows, so it is not asked.
     """
     if query.is_windowed or any(set(leaf.has) != set(values.by) for leaf in values.leaves):
-        return 1.0
+        return None
     by = [f"v{value}" for value in values.by]
     counts = [_summed(sample.rows, by, pl.len()) for sample in samples]
     most = 1.0

@@ -108,6 +108,11 @@ def _doubts(found: SessionEstimate) -> list[str]:
             "This is a rough guess: few results have all of their rows in the sample. "
             "Read more with --rows."
         )
+    if found.misses_fan_out and not found.results.is_exact:
+        said.append(
+            "Of a tree or within a window, a key is not reckoned with that one input is full of "
+            "and the sample of another lacks."
+        )
     if found.gap_offsets:
         said.append(
             "A key may be missing whose rows all lie within "
