@@ -16,6 +16,11 @@ SENT_AWAY = "KafkaConnectionError: socket disconnected"
 PASSWORD = "[Error 58] SaslAuthenticationFailedError: invalid credentials"
 ALERT = "KafkaConnectionError: [SSL: SSLV3_ALERT_BAD_CERTIFICATE] sslv3 alert bad certificate"
 UNTRUSTED = "Handshake failed: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"
+NO_TLS = (
+    "Handshake failed: [SSL: UNEXPECTED_EOF_WHILE_READING] EOF occurred in violation of protocol"
+)
+NO_LOGIN = "[Error 34] IllegalSaslStateError"
+"""What a listener without TLS, and one without a login, gives who wants them (Kafka 4.1)."""
 REFUSED = "KafkaConnectionError: 111 ECONNREFUSED"
 
 
@@ -41,6 +46,8 @@ def why(*said: str, **options: str) -> str:
         ([SENT_AWAY, ALERT], "rejects this client's certificate, or requires one"),
         ([UNTRUSTED], "not signed by an authority that this client trusts"),
         (["[SSL: WRONG_VERSION_NUMBER] wrong version number"], "speaks no TLS"),
+        ([NO_TLS], "ends the TLS handshake, as one does that speaks no TLS"),
+        ([NO_LOGIN, SENT_AWAY], "takes no login at this address"),
     ],
 )
 def test_what_was_said_is_told_in_words(said: list[str], meaning: str) -> None:
@@ -78,6 +85,10 @@ def test_where_nobody_answers_nobody_refuses() -> None:
         ([*[SENT_AWAY] * 4, REFUSED], False),  # it may be starting
         ([SENT_AWAY, PASSWORD], True),
         ([REFUSED, UNTRUSTED], True),
+        ([NO_LOGIN], True),
+        ([NO_TLS] * 3, False),
+        ([NO_TLS, NO_TLS, SENT_AWAY, NO_TLS], True),
+        ([*[NO_TLS] * 4, REFUSED], False),
     ],
 )
 def test_only_who_was_told_stops_trying(said: list[str], certain: bool) -> None:

@@ -21,7 +21,9 @@ _KINDS = (
     (r"alert|bad certificate", "it rejects this client's certificate, or requires one"),
     (r"SaslAuthenticationFailed", "the user or the password is wrong"),
     (r"UnsupportedSaslMechanism", "it has no such sasl.mechanism"),
+    (r"IllegalSaslState", "it takes no login at this address: security.protocol without SASL"),
     (r"WRONG_VERSION_NUMBER", "it speaks no TLS"),
+    (r"UNEXPECTED_EOF", "it ends the TLS handshake, as one does that speaks no TLS"),
     (r"socket disconnected", "it ends the connection, as one does that wants {}"),
 )
 """In the order in which they are believed: who has a wrong password is sent away, too."""
@@ -30,7 +32,9 @@ _MORE = {
     "SSL": "a login (security.protocol = SASL_SSL) or a client's certificate",
 }
 _OTHER = "TLS, or another user or password"
-_SENT_AWAY, _NONE = len(_KINDS) - 1, len(_KINDS)
+_SENT_AWAY = (len(_KINDS) - 2, len(_KINDS) - 1)
+"""Those in which the broker said nothing: one that is starting or stopping does that, too."""
+_NONE = len(_KINDS)
 OFTEN = 4
 
 
@@ -63,9 +67,9 @@ class Refusals(logging.Handler):
         """Whether trying again does not help: a broker has said what it does not take, or has ended
         connection after connection (of a wrong password the client often sees no more)."""
         kinds = [_kind(said) for said in self._said]
-        if set(kinds) - {_SENT_AWAY, _NONE}:
+        if set(kinds) - {*_SENT_AWAY, _NONE}:
             return True
-        return kinds.count(_SENT_AWAY) == max(len(kinds), OFTEN)
+        return sum(map(kinds.count, _SENT_AWAY)) == max(len(kinds), OFTEN)
 
     def why(self, options: Options) -> str:
         """Why the broker did not take the client, with the library's own words; empty where nobody
