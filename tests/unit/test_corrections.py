@@ -118,6 +118,27 @@ def test_a_day_that_is_not_proved_is_not_corrected(tmp_path: Path, complete: boo
     untouched(day)
 
 
+@pytest.mark.parametrize("open_", [False, True], ids=["when sealed", "while open"])
+def test_a_day_with_an_accepted_loss_is_not_told_to_prove_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_: bool
+) -> None:
+    """It never can: cleanup and verify again would end as they did."""
+    day = make_closed_day(str(tmp_path / "w"), ROWS, proved=False)
+    warehouse = day.warehouse
+    if open_:
+        state = warehouse.journal.state()
+        assert state is not None
+        lost = state.sealed[DAY].model_copy(update={"lost_to": {"stock": [1]}})
+        other = replace(state, sealed={**state.sealed, DAY: lost})
+        monkeypatch.setattr(warehouse.journal, "state", lambda: other)
+    else:
+        warehouse.sessions.append(SessionEvent(session=DAY, event="accepted"))
+    warehouse.sessions.append(SessionEvent(session=DAY, event="verified", complete=False))
+    with pytest.raises(CorrectionRefused, match=f"{DAY} has an accepted loss.*Make the day again"):
+        day.correct(late(), warehouse)
+    untouched(day)
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [

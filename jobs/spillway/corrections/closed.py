@@ -69,6 +69,12 @@ def closed_session(warehouse: Warehouse, session: str, fingerprint: str) -> Clos
     events = [each for each in warehouse.sessions.read() if each.session == session]
     verdicts = [each for each in events if each.event == "verified"]
     if not verdicts or not verdicts[-1].complete:
+        if sealed.lost_to or any(each.event == "accepted" for each in events):
+            raise CorrectionRefused(
+                f"{session} has an accepted loss, so it is never proved complete, and what a "
+                "correction adds is known only beside a complete day. Make the day again, see the "
+                "runbook, `Make a day again`"
+            )
         raise CorrectionRefused(
             f"{session} is not proved complete: clean it and prove it first (spillway cleanup, "
             "spillway verify). What a correction adds is known only beside a complete day"
