@@ -178,9 +178,9 @@ def shares(
     *,
     task_bytes: int = TASK_BYTES,
 ) -> list[Share]:
-    """Cut units of work, (n, range) of one join, into tasks of about equal bytes, `task_bytes` at
-    least: as many as keep the cores busy, but beyond `LEAST_TASKS_PER_CORE` no more than
-    `READ_TWICE` allows, and so many that their mean is no larger than `MOST_TASK_BYTES`."""
+    """Cut units of work, (n, range) of one join, into tasks of about equal bytes: as many as keep
+    the cores busy, but beyond `LEAST_TASKS_PER_CORE` no more than `READ_TWICE` allows. In the mean:
+    a task has from `task_bytes` to `MOST_TASK_BYTES`, and a border what lies across all borders."""
     sizes = [int(index.groups.bytes_within(prefix.lo, prefix.hi)) for _, prefix in units]
     total = sum(sizes)
     across = bytes_across(index, [prefix for _, prefix in units])
