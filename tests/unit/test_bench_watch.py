@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.side_by_side.watch import ProgramFailed, Watched, watched
+from benchmarks.side_by_side.watch import SAMPLE_S, ProgramFailed, Watched, watched
 
 pytestmark = pytest.mark.server
 
@@ -85,7 +85,7 @@ def test_memory_of_the_tree_and_of_tmpfs(tmp_path: Path) -> None:
         f"""
         open({str(state / "file")!r}, "wb").write(bytes(4 << 20))
         held = bytearray(os.urandom(1)) * (64 << 20)
-        time.sleep(1)
+        time.sleep({3 * SAMPLE_S})
         """,
         tmpfs=[state],
     )
