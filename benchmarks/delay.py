@@ -4,6 +4,9 @@ Spillway and Spark's own joins get the same rows at the same pace: half of the g
 which Spark can join them. That rate is measured first, as `make bench` does (the rows lie in Kafka,
 and Spark reads them as fast as it can), or given with `--rate`.
 
+With `--alone` there is no Spark: spillway gets half of its own greatest rate. The producer works on
+the same cores, so that is more than half of what they can do.
+
 Then each program runs by itself, on fresh topics: it starts, and once it waits for rows a producer
 sends the scenario over `--warm-up` and `--seconds` of real time. When the program has read all of
 it, it is sent SIGTERM. Spark begins an epoch as soon as the last one has ended, its default;
@@ -27,15 +30,11 @@ import json
 import os
 import signal
 import sys
-import threading
-import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -46,6 +45,7 @@ from benchmarks.side_by_side.__main__ import fill_progress, memory_folder
 from benchmarks.side_by_side.contests import CONTESTS, TIME, Contest
 from benchmarks.side_by_side.delays import delays_s, quantile, seen, sent
 from benchmarks.side_by_side.outcome import Outcome, of_join
+from benchmarks.side_by_side.pacing import Pace, Sending, at_spark, at_spillway, pace
 from benchmarks.side_by_side.programs import (
     SESSION,
     TITLES,
@@ -61,16 +61,9 @@ from benchmarks.side_by_side.summary import Disagreement
 from benchmarks.side_by_side.topics import Filled, empty, filled
 from benchmarks.side_by_side.watch import ProgramFailed
 from spillway.places import var_folder
-from spillway.produce.run import produce
-from spillway.produce.summary import ProduceProgress, Summary
-from spillway.tables import NothingYet, NoWarehouse, Warehouse
-from spillway_schemas.journal import Claim, Epoch, Genesis
-from spillway_schemas.scenario import Scenario
 
 SHARE = 0.5
-"""Of Spark's greatest rate."""
-ASK_S = 1.0
-"""How often it is asked how far a program is."""
+"""Of the greatest rate."""
 START_S, END_S = 180.0, 600.0
 """How long a program may take to start, and to read what is left once all was sent."""
 TIMED = {
@@ -81,133 +74,6 @@ TIMED = {
 """Contests whose rows have a time, by which they are found again."""
 PAGE = ROOT / "docs" / "measured.md"
 out = Console(soft_wrap=True)
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How a scenario is sent."""
-
-    scenario: Scenario
-    speed: float
-    """Seconds of the scenario in a second."""
-    since_us: int
-    """Where counting begins, in the scenario's time: microseconds since 1970."""
-    middle_us: int
-    """Half-way from there to the end."""
-
-
-def pace(contest: Contest, rows_per_s: float, warm_up_s: float, seconds: float) -> Pace:
-    """The contest's scenario with as many rows as `rows_per_s` of all topics are in that time.
-
-    `warm_up_s` and `seconds` are real time: what is not counted, and what is counted after it.
-    """
-    wall_s = warm_up_s + seconds
-    rows = max(1, round(rows_per_s * wall_s / len(contest.fields)))
-    scenario = contest.resized(rows, None)
-    assert scenario.duration_s is not None
-    speed = scenario.duration_s / wall_s
-    start_us = round(scenario.start.timestamp() * 1_000_000)
-    since_us, middle_us = (
-        start_us + round(at_s * speed * 1_000_000) for at_s in (warm_up_s, warm_up_s + seconds / 2)
-    )
-    return Pace(scenario, speed, since_us, middle_us)
-
-
-# ---------------------------------------------------------------------------- how far they are
-
-
-@dataclass(frozen=True)
-class Look:
-    """How far a program is, as its files say."""
-
-    ready: Callable[[], bool]
-    """It waits for rows."""
-    rows: Callable[[], int]
-    """Rows of all topics that it has read, and whose results are in its table."""
-
-
-def at_spark(checkpoint: Path, topics: int) -> Look:
-    """Of a query of Spark's that reads so many topics, each by itself."""
-
-    def rows() -> int:
-        done = [int(each.name) for each in (checkpoint / "commits").glob("[0-9]*")]
-        return rows_of_batch((checkpoint / "offsets" / f"{max(done)}").read_text()) if done else 0
-
-    return Look(lambda: len(list((checkpoint / "sources").glob("*/0"))) == topics, rows)
-
-
-def rows_of_batch(offsets: str) -> int:
-    """Rows up to the end of a batch of Spark's, by its file of offsets. Topics begin at 0."""
-    _version, _about, *sources = offsets.splitlines()
-    known = [json.loads(each) for each in sources if each != "-"]
-    ends = [partitions for each in known for partitions in each.values()]
-    return sum(sum(each.values()) for each in ends)
-
-
-def at_spillway(warehouse: Path) -> Look:
-    """Of a stream of spillway's. An epoch's results follow its entry, before the stream ends."""
-
-    def entries() -> Sequence[Genesis | Claim | Epoch]:
-        try:
-            return Warehouse(str(warehouse)).journal.read()
-        except (NoWarehouse, NothingYet):
-            return []
-
-    def rows() -> int:
-        epochs = [each for each in entries() if isinstance(each, Epoch)]
-        return sum(part.rows for epoch in epochs for part in epoch.read)
-
-    return Look(lambda: any(isinstance(each, Claim) for each in entries()), rows)
-
-
-class _Stopped(Exception):
-    """The program ended before everything was sent."""
-
-
-class Sending:
-    """Sends a scenario once a program waits for rows; holds once the program has read them all."""
-
-    def __init__(self, wanted: Pace, bootstrap: str, look: Look):
-        self._wanted = wanted
-        self._bootstrap = bootstrap
-        self._look = look
-        self._pool = ThreadPoolExecutor(1)
-        self._stop = threading.Event()
-        self._sent: Future[Summary] | None = None
-        self._looked_s = 0.0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stop.set()
-        self._pool.shutdown()
-
-    def __call__(self) -> bool:
-        """Whether the program has read everything. Raises what went wrong with sending."""
-        if time.monotonic() - self._looked_s < ASK_S:
-            return False
-        self._looked_s = time.monotonic()
-        if self._sent is None:
-            if self._look.ready():
-                self._sent = self._pool.submit(self._send)
-            return False
-        return self._sent.done() and self._sent.result().rows == self._look.rows()
-
-    def _send(self) -> Summary:
-        def report(_: ProduceProgress) -> None:
-            if self._stop.is_set():
-                raise _Stopped
-
-        wanted = self._wanted
-        return produce(
-            wanted.scenario, self._bootstrap, speed=wanted.speed, processes=1, progress=report
-        )
 
 
 # --------------------------------------------------------------------------------- one program
@@ -317,6 +183,8 @@ def cells(each: Delay) -> list[str]:
 def markdown(about: dict[str, Any], found: Sequence[Delay]) -> str:
     """The section of docs/measured.md. `about`: as `_about` makes it."""
     where, sizes = about["machine"], about["sizes"]
+    alone = len(found) == 1
+    fastest = TITLES[sizes["fastest"]]
     known = (
         f"measured just before, on {sizes['rate_rows']:,} rows of each topic"
         if sizes["rate_rows"]
@@ -329,10 +197,11 @@ def markdown(about: dict[str, Any], found: Sequence[Delay]) -> str:
         f"`{about['command']}` on {about['date']}: {where['cores']} cores ({where['cpu']}), query "
         f"`{about['query']}`.",
         "",
-        f"The greatest rate of Spark's joins: {sizes['rate_per_s']:,.0f} rows/s of all topics "
-        f"({known}). Both programs got half of it, {sizes['aim_per_s']:,.0f} rows/s, for "
-        f"{sizes['seconds']:g} s after {sizes['warm_up_s']:g} s that do not count.{window} "
-        f"Spillway begins an epoch {began}. They have the same results.",
+        f"The greatest rate of {fastest}: {sizes['rate_per_s']:,.0f} rows/s of all topics "
+        f"({known}). {'It' if alone else 'Both programs'} got half of it, "
+        f"{sizes['aim_per_s']:,.0f} rows/s, for {sizes['seconds']:g} s after "
+        f"{sizes['warm_up_s']:g} s that do not count.{window} Spillway begins an epoch {began}."
+        f"{'' if alone else ' They have the same results.'}",
         "",
         "| " + " | ".join(HEAD) + " |",
         "|---" + "|--:" * (len(HEAD) - 1) + "|",
@@ -363,15 +232,17 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--rows",
         type=int,
         default=600_000,
-        help="rows of each topic that Spark's rate is measured on",
+        help="rows of each topic that the greatest rate is measured on",
     )
-    known.add_argument("--rate", type=float, help="Spark's greatest rate, rows/s of all topics")
+    known.add_argument("--rate", type=float, help="the greatest rate, rows/s of all topics")
+    add("--alone", action="store_true", help="spillway alone, at half of its own greatest rate")
     add("--max-rows", type=int, default=200_000, help="rows an epoch, of all topics")
     add("--warm-up", type=float, default=60.0, help="seconds that are not counted")
     add("--seconds", type=float, default=120.0, help="seconds that are counted, after it")
     add("--trigger", type=float, default=2.0, help="spillway's stream.trigger_s, in seconds")
     add("--docs", action="store_true", help="renew the figures in docs/measured.md")
     given = parser.parse_args(arguments)
+    given.programs = ("ample",) if given.alone else ("join", "ample")
     above_0 = [each for each in (given.seconds, given.rate) if each is not None]
     if min(above_0) <= 0 or min(given.warm_up, given.trigger) < 0:
         parser.error("--seconds and --rate must be above 0, --warm-up and --trigger not below it")
@@ -384,7 +255,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure Spark's rate, then both delays. 1: they disagree; 3: a program failed."""
+    """Measure the greatest rate, then the delays. 1: they disagree; 3: a program failed."""
     given = options(arguments)
     contest = TIMED[given.query]
     name = section(given.query)
@@ -399,10 +270,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with memory_folder() as memory:
             rate = given.rate or _greatest_rate(given, contest, folder, memory)
-            out.print(f"Spark's greatest rate: {rate:,.0f} rows/s", highlight=False)
+            fastest = TITLES[given.programs[0]]
+            out.print(f"The greatest rate of {fastest}: {rate:,.0f} rows/s", highlight=False)
             wanted = pace(contest, rate * SHARE, given.warm_up, given.seconds)
             found = []
-            for program in ("join", "ample"):
+            for program in given.programs:
                 with empty(folder / "kafka", wanted.scenario) as topics:
                     found.append(
                         delay(_bench(given, contest, folder, memory, topics), program, wanted)
@@ -450,7 +322,8 @@ def _greatest_rate(
 ) -> float:
     wanted = contest.resized(given.rows, None)
     with filled(folder / "kafka", wanted, keep=False, report=fill_progress) as topics:
-        return run(_bench(given, contest, folder, memory, topics), "join", 0, None).rows_per_s
+        bench = _bench(given, contest, folder, memory, topics)
+        return run(bench, given.programs[0], 0, None).rows_per_s
 
 
 def _about(
@@ -463,6 +336,7 @@ def _about(
         "load_before": load,
         "query": contest.name,
         "sizes": {
+            "fastest": given.programs[0],
             "rate_per_s": rate,
             "rate_rows": given.rows if given.rate is None else None,
             "aim_per_s": rate * SHARE,

@@ -15,22 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.delay import (
-    HEAD,
-    Delay,
-    Look,
-    Sending,
-    agree,
-    at_spark,
-    markdown,
-    options,
-    pace,
-    rows_of_batch,
-    section,
-)
+from benchmarks.delay import HEAD, Delay, agree, markdown, options, section
 from benchmarks.side_by_side.contests import PAIR_WINDOW, SYMBOL_WINDOW, Contest
 from benchmarks.side_by_side.delays import Seen, Sent, added, delays_s, quantile, seen, times_of
 from benchmarks.side_by_side.outcome import Outcome, of_join
+from benchmarks.side_by_side.pacing import Look, Sending, at_spark, pace, rows_of_batch
 from benchmarks.side_by_side.programs import settings_text
 from benchmarks.side_by_side.summary import Disagreement
 
@@ -253,7 +242,7 @@ def test_sending_begins_when_rows_are_waited_for_and_holds_when_all_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Kills: an end before everything is read, or after a failure."""
-    from benchmarks import delay as module
+    from benchmarks.side_by_side import pacing as module
 
     calls: list[str] = []
 
@@ -287,7 +276,7 @@ def test_sending_begins_when_rows_are_waited_for_and_holds_when_all_are_read(
 def test_nothing_is_sent_any_more_when_the_program_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from benchmarks import delay as module
+    from benchmarks.side_by_side import pacing as module
 
     ended: list[bool] = []
     begun = threading.Event()
@@ -309,7 +298,7 @@ def test_nothing_is_sent_any_more_when_the_program_has_ended(
 
 
 def test_what_goes_wrong_with_sending_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    from benchmarks import delay as module
+    from benchmarks.side_by_side import pacing as module
 
     def produce(*_: Any, **__: Any) -> None:
         raise RuntimeError("no broker")
@@ -349,6 +338,7 @@ def about(**sizes: Any) -> dict[str, Any]:
         "machine": {"cores": 2, "cpu": "x"},
         "query": "symbol_window",
         "sizes": {
+            "fastest": "join",
             "rate_per_s": 4_699.2,
             "rate_rows": 600_000,
             "aim_per_s": 2_349.6,
@@ -374,11 +364,22 @@ def test_the_section_has_every_figure() -> None:
         "| Spark, stream-stream joins | 2,350 | 812,345 | 2.35 | 4.57 | 6.79 | 2.50 and 2.25 "
         "| 123 | 1.50 |"
     )
+    assert "The greatest rate of Spark, stream-stream joins: 4,699" in text
+    assert text.count("They have the same results.") == 1
     other = markdown(about(rate_rows=None, window_s=None), [])
     assert "(given)" in other
     assert "Spillway begins an epoch every 2 s." in text
     assert "as soon as the last one has ended" in markdown(about(trigger_s=0.0), [])
     assert "A window is" not in other
+
+
+def test_spillway_alone_gets_half_of_its_own_rate() -> None:
+    assert options([]).programs == ("join", "ample")
+    assert options(["--alone"]).programs == ("ample",)
+    text = markdown(about(fastest="ample"), [of("ample")])
+    assert "The greatest rate of spillway, ample memory: 4,699" in text
+    assert "It got half of it, 2,350 rows/s" in text
+    assert "the same results" not in text
 
 
 def test_what_a_benchmark_sets_more_stands_beside_what_it_always_sets() -> None:
