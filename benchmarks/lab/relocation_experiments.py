@@ -368,29 +368,74 @@ def unseen() -> tuple[Experiment, ...]:
             (1 / 8, (1.0, 1.0, 1.0, 1.0), 30.0),
         ),
     )
-    found = []
-    for number, (setting, workload, (memory, shares, look_s)) in enumerate(days, 1):
-        small = workload.scaled(1 / 8)
-        spilling = Spilling(memory_of(small, memory), inactive_s=1800)
-        figure = f"unseen-{number}"
-        goal = CHANGING if workload.phases else STILL
-        plain = _relocating(spilling, shares, look_s)
-        names = tuple(line.name for line in plain)
-        found.append(
-            Experiment(
-                (figure,),
-                f"Unseen day {number}",
-                f"{setting[0].upper()}{setting[1:]}. An eighth of the size.",
-                small,
-                30,
-                (*plain, *_own_spills(spilling, shares, look_s)),
-                (Picture(figure, f"Results of unseen day {number}", names),),
-                partial(pooled_claims, figure),
-                limits=True,
-                goals={POOLED: goal},
-            )
+    return tuple(_without_figure("unseen", number, *day) for number, day in enumerate(days, 1))
+
+
+def held_out() -> tuple[Experiment, ...]:
+    """Days that nobody chose: all of a day is drawn, by the day's number as the seed.
+
+    Nothing was decided by them. A rule that is changed because of one needs others in its place.
+    """
+    return tuple(_without_figure("held-out", seed, *_drawn(seed)) for seed in range(1, 5))
+
+
+DrawnDay = tuple[str, Workload, tuple[float, tuple[float, ...], float]]
+"""In words, its tuples, and how it runs: the part of its state that memory has room for, the slots'
+shares of the partitions, seconds between two looks."""
+
+
+def _drawn(seed: int) -> DrawnDay:
+    """A day at random; with an odd seed partitions are busier in turns."""
+    rng = np.random.default_rng(seed)
+    shares = tuple(rng.integers(1, 4, int(rng.integers(2, 6))).astype(float).tolist())
+    room, look_s = int(rng.integers(25, 71)) / 100, float(rng.choice([15, 30, 60, 120]))
+    minutes, interval_ms = int(rng.integers(40, 71)), float(rng.choice([20, 30, 40]))
+    tuple_range, spread = int(rng.integers(20, 46)) * 1000, float(rng.uniform(0.2, 1.0))
+    # A group needs a join value at least.
+    ratios = np.minimum(np.exp(rng.normal(0, spread, GROUPS)) * float(rng.uniform(1, 3)), 8)
+    phases: list[Phase] = []
+    for _ in range(int(rng.integers(3, 7)) if seed % 2 else 0):
+        busy = rng.random(GROUPS) < rng.uniform(0.1, 0.5)
+        phases.append(
+            Phase(int(rng.integers(3, 16)), np.where(busy, float(rng.uniform(3, 16)), 1.0))
         )
-    return tuple(found)
+    turns = f"; partitions take turns to be busier, {len(phases)} times" if phases else ""
+    setting = (
+        f"{len(shares)} slots that begin with {', '.join(f'{each:g}' for each in shares)} parts of "
+        f"the partitions; join ratios of a log-normal distribution ({spread:.2f}) in any order; "
+        f"{minutes} minutes, a tuple every {interval_ms:g} ms, tuple range {tuple_range:,}"
+        f"{turns}; all slots have room for {room:.0%} of the state; every {look_s:g} s"
+    )
+    workload = Workload(minutes, interval_ms, tuple_range, ratios, tuple(phases), seed=seed)
+    return setting, workload, (room / len(shares), shares, look_s)
+
+
+def _without_figure(
+    kind: str,
+    number: int,
+    setting: str,
+    workload: Workload,
+    runs: tuple[float, tuple[float, ...], float],
+) -> Experiment:
+    """A day of its own, in an eighth of the size."""
+    memory, shares, look_s = runs
+    small = workload.scaled(1 / 8)
+    spilling = Spilling(memory_of(small, memory), inactive_s=1800)
+    figure, title = f"{kind}-{number}", f"{kind} day {number}"
+    plain = _relocating(spilling, shares, look_s)
+    names = tuple(line.name for line in plain)
+    return Experiment(
+        (figure,),
+        f"{title[0].upper()}{title[1:]}",
+        f"{setting[0].upper()}{setting[1:]}. An eighth of the size.",
+        small,
+        30,
+        (*plain, *_own_spills(spilling, shares, look_s)),
+        (Picture(figure, f"Results of {title}", names),),
+        partial(pooled_claims, figure),
+        limits=True,
+        goals={POOLED: CHANGING if workload.phases else STILL},
+    )
 
 
 def _relocating(spilling: Spilling, shares: tuple[float, ...], look_s: float) -> tuple[Line, ...]:
@@ -459,4 +504,5 @@ def relocation_experiments() -> tuple[Experiment, ...]:
         six_hours(),
         lazy_or_active(),
         *unseen(),
+        *held_out(),
     )

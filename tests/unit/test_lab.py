@@ -464,7 +464,7 @@ def test_what_is_kept_can_be_read_again(moved: Outcome):
     assert "100.0%" in page.outcomes_table(again)
 
 
-OURS = ("unseen", "changing")
+OURS = ("unseen", "held-out", "changing")
 
 
 def test_experiments_are_those_of_the_report():
