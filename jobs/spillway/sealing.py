@@ -17,6 +17,7 @@ from spillway import calendar
 from spillway.clock import Clock, rfc3339
 from spillway.kafka.client import cluster, demand_listener
 from spillway.kafka.held import demand_cluster
+from spillway.protocol.offsets import greater, padded
 from spillway.protocol.seal import already, not_sealable, not_withdrawable, pending_after
 from spillway.protocol.state import JournalState, changed_topics
 from spillway.report.words import span_text
@@ -25,6 +26,8 @@ from spillway_schemas.commands import SealCommand, WithdrawCommand
 from spillway_schemas.exits import FAILED, USAGE
 from spillway_schemas.journal import Offsets, SealRequest
 from spillway_schemas.settings import Settings
+
+STAYS = ", and its end stays. Another one: first `spillway seal --session {} --withdraw`"
 
 
 class TimeError(ValueError):
@@ -56,7 +59,7 @@ def request_seal(
     """
     warehouse, state = _opened(settings)
     if done := already(state, _pending(warehouse, state, settings), session):
-        return done
+        return done if session in state.sealed else done + STAYS.format(session)
     next_session = calendar.session_after(settings.session.days, state.session.date)
     if problem := not_sealable(state, session, next_session):
         raise SealRefused(f"{session} cannot be sealed: {problem}")
@@ -80,10 +83,17 @@ def request_seal(
     where = "where its topics end now" if at == "now" else where
     ends = "; ".join(f"{t} {', '.join(map(str, at))}" for t, at in offsets.items())
     told = f"{session} will be sealed {where}: {ends}"
-    if beyond := _beyond(state.end, offsets):
+    begin = padded(state.session.start, state.end)
+    # What lies before the session's begin is of the ones before, whatever its end.
+    if beyond := _beyond(state.end, greater(padded(offsets, state.end), begin)):
         told += (
             f"\nThe stream has read {beyond:,} offsets beyond that already: they stay in "
             f"{session}, which ends no earlier than where the stream stands"
+        )
+    elif early := _beyond(begin, offsets):
+        told += (
+            f"\nThat is {early:,} offsets before the begin of {session}, which ends no earlier "
+            "than where it begins: is the time right?"
         )
     return told
 

@@ -171,6 +171,20 @@ def test_an_end_that_the_stream_has_passed_is_said(place: Place, broker: list[in
     assert f"read 3 offsets beyond that already: they stay in {DAY}" in told
 
 
+def test_rows_of_the_day_before_are_not_said_to_stay_in_this_one(
+    place: Place, broker: list[int | None]
+) -> None:
+    end = ends(9, 8, 4)
+    done = epoch(2, 0, end, session=NEXT, seal=seal(end), sealed=sealed(end, 0))
+    place.journal(genesis(), claim(1, 1), done)
+    told = place.seal(NEXT, at=CLOSE, now="2026-01-06T17:00:00-05:00")
+    assert "beyond that already" not in told
+    assert told.endswith(
+        f"That is 3 offsets before the begin of {NEXT}, which ends no earlier than where it "
+        "begins: is the time right?"
+    )
+
+
 def test_now_is_the_topics_ends(place: Place, broker: list[int | None]) -> None:
     place.journal(*BEGUN)
     assert place.seal(now="2026-01-05T10:00:00-05:00") == (
@@ -180,7 +194,10 @@ def test_now_is_the_topics_ends(place: Place, broker: list[int | None]) -> None:
     assert (command.kind, command.session, command.offsets["a"]) == ("seal", DAY, [9, 9])
     assert (command.reason, command.by, command.at) == ("why", "alice", "now")
     assert broker == [None]
-    assert place.seal() == f"a seal of {DAY} is pending already"
+    assert place.seal(at="read") == (
+        f"a seal of {DAY} is pending already, and its end stays. Another one: first "
+        f"`spillway seal --session {DAY} --withdraw`"
+    )
     assert len(place.commands()) == 1
 
 
@@ -317,7 +334,7 @@ def test_that_no_stream_obeys_is_said(
         claimed.model_copy(update={"process": process}),
         ended.model_copy(update={"started_at": CLOSE}),
     )
-    words = ["--set", f"warehouse.root={tmp_path / 'w'}", "seal", "--session", DAY]
+    words = ["--set", f"warehouse.root={tmp_path / 'w'}"]
 
     def told(*more: str) -> str:
         with pytest.raises(SystemExit) as it:
@@ -325,8 +342,10 @@ def test_that_no_stream_obeys_is_said(
         assert it.value.code == 0
         return capsys.readouterr().err
 
-    assert told("--withdraw") == "", "nothing waits"
-    assert ("no stream runs here" in told("--at", "read")) is not runs
+    assert told("seal", "--session", DAY, "--withdraw") == "", "nothing waits"
+    assert told("rebalance", "--dry-run") == "", "nothing waits"
+    for asked in (["seal", "--session", DAY, "--at", "read"], ["rebalance", "--budget", "0:1GiB"]):
+        assert ("no stream runs here" in told(*asked)) is not runs
 
 
 @pytest.mark.parametrize(

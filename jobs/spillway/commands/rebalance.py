@@ -8,7 +8,7 @@ import typer
 
 from spillway.commands import given
 from spillway.commands.given import AsJson
-from spillway.commands.terminal import out, say_json, who
+from spillway.commands.terminal import out, say_json, warn, who
 from spillway_schemas.exits import FAILED
 
 
@@ -70,6 +70,7 @@ def rebalance(
     from spillway.rebalance.asking import note
     from spillway.rebalance.by_hand import RebalanceRequest, request
     from spillway.rebalance.shown import as_json, table
+    from spillway.report.running import waits_for_a_stream
 
     wanted = RebalanceRequest(
         move or (), spill or (), split or (), merge or (), slots, budget or ()
@@ -101,5 +102,7 @@ def rebalance(
         say_json(as_json(answers, declined))
     else:
         out.print(table(answers, declined, dry_run=dry_run), highlight=False)
+    if waits_for_a_stream(given.warehouse(settings)):
+        warn("no stream runs here: this waits until 'spillway stream' is started again")
     if not all(outcome.obeyed for _, outcome in answers):
         raise typer.Exit(FAILED)
