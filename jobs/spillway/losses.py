@@ -27,7 +27,7 @@ from spillway.protocol.limit import intake_held
 from spillway.protocol.losses import gone_from, lost_ranges, obey_losses
 from spillway.protocol.offsets import greater, least, padded, partitions, reaches, rows_between
 from spillway.protocol.plan import unseen
-from spillway.protocol.seal import carried_from, not_sealed
+from spillway.protocol.seal import carried_from, not_sealed, pending_after
 from spillway.protocol.state import (
     JournalState,
     begin_of,
@@ -60,6 +60,9 @@ class LossAnswer:
     """Of an open session: lost offsets that the stream had not read; None: it is sealed."""
     of_before: bool = False
     """They are of the session before: reading again begins where an epoch ended."""
+    of_next: int = 0
+    """So many of them are of the session after it: they lie behind the end of a seal that is
+    pending."""
     held: bool = False
     """The stream reads no rows (`intake_held`), and takes up no loss until it is started again."""
 
@@ -136,7 +139,8 @@ def _of_the_open_session(
             f"{problem}: its offsets mean other rows now, or none, and the stream cannot go on. "
             "Make the day again in a new warehouse.root; see the runbook, `Make a day again`"
         )
-    asked = obey_losses(state, unseen(state, warehouse.commands.unseen(state))).lost_to
+    commands = unseen(state, warehouse.commands.unseen(state))
+    asked = obey_losses(state, commands).lost_to
     gone = gone_from(state, beginning)
     lost_to = greater(asked, gone)
     own = lost_ranges(begin_of(session, state.marks), lost_to, lost_to)
@@ -160,7 +164,13 @@ def _of_the_open_session(
     end = padded(state.end, lost_to)
     loss = AcceptedLoss(ranges=ranges, reason=reason, by=by)
     never_read = rows_between(end, greater(end, lost_to))
-    return LossAnswer(loss, never_read, of_before=not own, held=bool(intake_held(state)))
+    of_next = 0
+    if seal := pending_after(state, commands):
+        last = greater(end, padded(seal.end, end))
+        of_next = rows_between(last, greater(last, lost_to))
+    return LossAnswer(
+        loss, never_read, of_before=not own, of_next=of_next, held=bool(intake_held(state))
+    )
 
 
 def _ends_early(view: KafkaCluster, state: JournalState) -> str:

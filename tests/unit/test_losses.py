@@ -369,6 +369,36 @@ def test_of_an_open_session_it_is_a_command(day: SpilledDay, kafka: Callable[...
     assert [each.lost_to["t"] for each in asked_for(w)] == [[ROWS + 5], [ROWS + 7]]
 
 
+@pytest.mark.parametrize(
+    ("sealed_at", "of_next", "told"),
+    [
+        (ROWS, 5, "All of them lie"),
+        (ROWS + 3, 2, "2 of them lie"),
+        (ROWS + 5, 0, ""),
+        (ROWS - 9, 5, "All of them lie"),
+    ],
+)
+def test_what_lies_behind_a_pending_seal_is_of_the_next_session(
+    day: SpilledDay, kafka: Callable[..., None], sealed_at: int, of_next: int, told: str
+) -> None:
+    """The session itself ends as complete where it has lost none."""
+    w = day.warehouse()
+    w.commands.append(command_of("seal", "c", session=NEXT, offsets={"t": [sealed_at]}))
+    kafka(ROWS + 5, newest=ROWS + 9)
+    answer = answered(w, NEXT)
+    assert (answer.of_next, answer.never_read) == (of_next, 5)
+    lines = accepted_lines(NEXT, answer)
+    assert [line for line in lines if "behind the end of its seal" in line] == (
+        [
+            f"{told} behind the end of its seal, which is pending: they are of the session after "
+            f"{NEXT}, which ends as not complete"
+        ]
+        if told
+        else []
+    )
+    assert ("can still end as complete" in lines[-1]) == (of_next == 5)
+
+
 def test_what_was_asked_for_is_answered_though_kafka_holds_it_again(
     day: SpilledDay, kafka: Callable[..., None]
 ) -> None:

@@ -42,6 +42,7 @@ def accept_loss(
         told = {
             "never_read": answer.never_read,
             "of_before": answer.of_before,
+            "of_next": answer.of_next,
             "held": answer.held,
         }
         say_json({**answer.loss.model_dump(), **told})
@@ -58,17 +59,24 @@ def accepted_lines(session: str, answer: LossAnswer) -> list[str]:
     lost = [f"lost: {each}" for each in loss.ranges]
     if answer.never_read is not None:
         which = "of the session before " if answer.of_before else ""
+        later = answer.of_next
+        count = "All" if later == loss.offsets else f"{later:,}"
+        behind = (
+            f"{count} of them lie behind the end of its seal, which is pending: they are of the "
+            f"session after {session}, which ends as not complete"
+        )
         return [
             *lost,
             f"{session}: {loss.offsets:,} offsets {which}are accepted as lost, "
             f"{answer.never_read:,} of them before they were read",
+            *([behind] if later else []),
             "Next: stop `spillway stream` and start it again, with a higher "
             "results.max_per_session: until then it neither reads rows nor takes up a loss"
             if answer.held
             else "Next: `spillway stream` goes on without these rows: "
             "start it if it is not running",
             f"Then: {session} can still end as complete: none of its own rows is lost"
-            if answer.of_before
+            if answer.of_before or later == loss.offsets
             else f"Then: `spillway verify --session {session}` ends the day as not complete",
         ]
     return [
