@@ -67,7 +67,8 @@ def request_seal(
     at_ms = _moment(settings, session, at, now_ms)
     # Where the stream has read to when it obeys: no session ends before that.
     offsets = state.end if at == "read" else _end(settings, state, at_ms)
-    rule = at if at_ms is None else f"{at} {rfc3339(at_ms)}"
+    moment = "" if at_ms is None else rfc3339(at_ms)
+    rule = f"{at} {moment}" if moment and at == "close" else moment or at
     warehouse.commands.append(
         SealCommand(
             id=_new_id("seal", session),

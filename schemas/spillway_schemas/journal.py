@@ -74,7 +74,7 @@ class Prefix(NamedTuple):
             raise ValueError(f"{text!r:.40} is not a group: write DEPTH/VALUE, for example 9/17")
         depth, value = map(int, text.split("/"))
         if depth > HASH_BITS:
-            raise ValueError(f"{text!r} is not a group: a hash has {HASH_BITS} bits")
+            raise ValueError(f"{text!r} is not a group: the first number is at most {HASH_BITS}")
         if value >= 1 << depth:
             most = (1 << depth) - 1
             raise ValueError(f"{text!r} is not a group: with {depth} bits numbers go up to {most}")

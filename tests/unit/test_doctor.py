@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -409,6 +411,38 @@ def test_topics_are_those_of_the_journal(now, says, tmp_path, monkeypatch):
     assert "journal" not in {check.name for check in check_all(given, thorough=False)}
 
 
+def test_slots_are_those_of_the_warehouse(tmp_path):
+    """Their memory is reckoned with, not that of the setting, which has no effect any more."""
+    given = settings(tmp_path, **{"state.slots": "3", "state.budget_bytes": "1MiB"})
+    found = {check.name: check for check in check_all(given)}
+    assert found["memory"].what.startswith("3 slots x 1.00 MiB")
+    assert "slots" not in found
+    slots = len(begun(tmp_path / "warehouse", load_query("symbol")).journal.state().slots)
+    found = {check.name: check for check in check_all(given)}
+    assert slots != 3
+    assert found["memory"].what.startswith(f"{slots} slots x 1.00 MiB")
+    assert "state.slots = 3 is for a new one" in found["slots"].what
+    assert "`spillway rebalance --slots 3`" in found["slots"].what
+    same = settings(tmp_path, **{"state.slots": str(slots), "state.budget_bytes": "1MiB"})
+    assert "slots" not in {check.name for check in check_all(same)}
+
+
+def test_tables_that_another_user_has_made_are_found_before_a_start(tmp_path, monkeypatch):
+    """Kills: only the root is tried, and the stream fails once Spark runs."""
+    begun(tmp_path / "warehouse", load_query("symbol"))
+    given, real = settings(tmp_path), os.access
+    assert "warehouse" not in {check.name for check in blocking(check_all(given))}
+    log = tmp_path / "warehouse" / "results" / "_delta_log"
+
+    def access(path: Any, mode: int) -> bool:
+        return Path(path) != log and real(path, mode)
+
+    monkeypatch.setattr("spillway.doctor.disks.os.access", access)
+    found = {check.name: check for check in blocking(check_all(given))}
+    assert found["warehouse"].what == f"{log} cannot be written: permission denied"
+    assert "run every command as one user" in found["warehouse"].mend
+
+
 def test_commands_that_are_gone_are_told_with_all_else(tmp_path, monkeypatch):
     monkeypatch.setattr("spillway.doctor.inputs.silence", lambda *_: None)
     monkeypatch.setattr("spillway.doctor.inputs.KafkaCluster", lambda *_, **__: Broker())
@@ -428,5 +462,6 @@ def test_a_tree_needs_room_for_the_files_of_all_its_joins() -> None:
     small = settings.model_copy(
         update={"state": settings.state.model_copy(update={"budget_bytes": 150_000})}
     )
-    assert budget(small, load_query("symbol")).status == "warn", "little, and enough"
-    assert budget(small, load_query("five_way")).status == "fail"
+    slots = small.state.slots
+    assert budget(small, load_query("symbol"), slots).status == "warn", "little, and enough"
+    assert budget(small, load_query("five_way"), slots).status == "fail"

@@ -23,6 +23,7 @@ TIME = pa.timestamp("us", "UTC")
         ([pa.array(["ACME"])], "ACME"),
         ([pa.array([7])], "[7]"),
         ([pa.array(["ACME"]), pa.array([True])], '["ACME", true]'),
+        ([pa.array(["süd\n"]), pa.array([1])], '["süd\\n", 1]'),
         ([pa.array([Decimal("1.50")])], '["1.50"]'),
         ([pa.array([date(2026, 1, 5)])], '["2026-01-05"]'),
         ([pa.array([datetime(2026, 1, 5, tzinfo=UTC)], TIME)], '["2026-01-05 00:00:00+00:00"]'),

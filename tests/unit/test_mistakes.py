@@ -661,7 +661,11 @@ def test_a_day_whose_seal_is_pending_is_told(
             "'9999999TiB' is more than any slot can hold",
         ),
         (("rebalance", "--split", "9999999999/1"), 2, "is not a group: write DEPTH/VALUE"),
-        (("rebalance", "--split", "65/1"), 2, "'65/1' is not a group: a hash has 64 bits"),
+        (
+            ("rebalance", "--split", "65/1"),
+            2,
+            "'65/1' is not a group: the first number is at most 64",
+        ),
         (("rebalance", "--split", "9" * 5000 + "/1"), 2, "is not a group: write DEPTH/VALUE"),
         (("rebalance", "--split", "９/1"), 2, "is not a group: write DEPTH/VALUE"),
         (("rebalance", "--move", "4/1:" + "9" * 5000), 2, "is not a slot number"),

@@ -160,7 +160,8 @@ def test_a_time_is_refused_before_it_has_come(place: Place, broker: list[int | N
     with pytest.raises(SealRefused, match=rf"{at} is still to come, in 1 h\. .* --at now"):
         place.seal(at=at, now="2026-01-05T14:00:00-05:00")
     assert (place.commands(), broker) == ([], [])
-    place.seal(at=at, now=at)
+    told = place.seal(at=at, now=at)
+    assert f"{DAY} will be sealed at 2026-01-05T20:00:00.000+00:00: " in told
     assert broker == [ms(at)]
 
 

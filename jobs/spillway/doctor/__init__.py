@@ -26,6 +26,7 @@ from spillway.doctor.schemas import schemas
 from spillway.plain import plain
 from spillway.protocol.state import JournalState
 from spillway.readmodel.clocks import clocks_text, wrong_clocks
+from spillway.report.words import times_text
 from spillway_schemas.query import Query
 from spillway_schemas.settings import Settings, SettingsError
 from spillway_schemas.stores import is_uri
@@ -54,14 +55,15 @@ def check_all(
     places = list(folders(settings))
     is_away = is_uri(settings.warehouse.root) and places[0].status == "fail"
     begun, tables = (None, []) if is_away else _tables(settings, query, thorough)
+    slots = settings.state.slots if begun is None else len(begun.state.slots)
     return [
         *programs(),
         *places,
-        *memory(settings),
+        *memory(settings, slots),
         calendar_check,
         *([] if close_delay_s is None else [judge_close_delay(settings, close_delay_s)]),
         query_check,
-        *([] if query is None else [budget(settings, query)]),
+        *([] if query is None else [budget(settings, query, slots)]),
         *_carry(settings, query),
         *kafka(settings, query, spans, begun if thorough else None),
         *schemas(settings, query),
@@ -129,10 +131,10 @@ def _tables(
     try:
         warehouse = opened(settings.warehouse)
         changed: list[Check] = []
-        clocks: list[Check] = []
+        more: list[Check] = []
         if query is not None and (state := state_of_query(warehouse, query)) is not None:
             begun = Begun(warehouse, state)
-            changed, clocks = _changed(state, query), _clocks(state)
+            changed, more = _changed(state, query), [*_clocks(state), *_slots(settings, state)]
             if not changed:
                 check_carry(settings, state)
         found = warehouse.check(thorough=thorough)
@@ -145,13 +147,23 @@ def _tables(
     if found:
         return begun, [failed("tables", problem) for problem in found]
     agree = Check("tables", "ok", f"the journal and the tables of {root} agree")
-    return begun, [*changed, *clocks, agree]
+    return begun, [*changed, *more, agree]
 
 
 def _clocks(state: JournalState) -> list[Check]:
     """Whether the last epoch found a host's clock wrong."""
     told, _, mend = clocks_text(wrong_clocks(state.totals)).rpartition(": ")
     return [Check("clocks", "warn", f"in the last epoch, {told}", mend)] if told else []
+
+
+def _slots(settings: Settings, state: JournalState) -> list[Check]:
+    """Whether the settings have another number of slots than the warehouse, which keeps its own."""
+    there, wanted = len(state.slots), settings.state.slots
+    if there == wanted:
+        return []
+    kept = f"the warehouse has {times_text(there, 'slot')}, and keeps them"
+    change = f"`spillway rebalance --slots {wanted}` changes that while the stream runs"
+    return [Check("slots", "ok", f"{kept}: state.slots = {wanted} is for a new one. {change}")]
 
 
 def _changed(state: JournalState, query: Query) -> list[Check]:

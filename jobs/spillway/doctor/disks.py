@@ -54,8 +54,26 @@ def folders(settings: Settings) -> Iterator[Check]:
     if is_uri(settings.warehouse.root):
         yield object_store(settings)
     else:
-        yield _folder("warehouse", settings.warehouse.root, "warehouse.root")
+        root = settings.warehouse.root
+        found = _folder("warehouse", root, "warehouse.root")
+        yield found if found.status == "fail" else _closed_tables(Path(root)) or found
     yield _private("state folder", settings.state.root, "state.root")
+
+
+def _closed_tables(root: Path) -> Check | None:
+    """The tables' folders that this user cannot write, where a root that he can write has some: a
+    command that ran as another user has made them. None: there are none."""
+    below = (*root.glob("*/"), *root.glob("*/_delta_log/"))
+    closed = sorted(each for each in below if not os.access(each, os.W_OK | os.X_OK))
+    if not closed:
+        return None
+    more = f" and {len(closed) - 1} more" if len(closed) > 1 else ""
+    return Check(
+        "warehouse",
+        "fail",
+        f"{closed[0]}{more} cannot be written: permission denied",
+        f"give this user access to all of {root} (`chown -R`), and run every command as one user",
+    )
 
 
 def _folder(name: str, place: str, setting: str) -> Check:

@@ -159,8 +159,8 @@ def file_system(path: Path) -> str:
     return str(best.fstype) if best else "unknown"
 
 
-def memory(settings: Settings) -> Iterator[Check]:
-    """All slots' budgets against what is free."""
+def memory(settings: Settings, slots: int) -> Iterator[Check]:
+    """All slots' budgets against what is free. `slots`: as many as there are, or will be."""
     root = Path(settings.state.root)
     if not settings.spark.master.startswith("local"):
         yield Check(
@@ -176,7 +176,7 @@ def memory(settings: Settings) -> Iterator[Check]:
     if killed := killed_for_memory():
         yield judge_killed(killed)
     yield judge_memory(
-        slots=settings.state.slots,
+        slots=slots,
         budget_bytes=int(settings.state.budget_bytes),
         free_bytes=shutil.disk_usage(root).free + used,
         in_memory=_is_memory(root),
@@ -204,14 +204,14 @@ def _is_memory(root: Path) -> bool:
     return file_system(root) in ("tmpfs", "ramfs")
 
 
-def budget(settings: Settings, query: Query) -> Check:
-    """A slot's budget against what an epoch of this query needs at least."""
+def budget(settings: Settings, query: Query, slots: int) -> Check:
+    """A slot's budget against what an epoch of this query needs at least. `slots`: see `memory`."""
     return judge_budget(
         budget_bytes=int(settings.state.budget_bytes),
         least_bytes=least_budget(
             query.joined_inputs,
             settings.state.groups * len(query.tree.joins),
-            settings.state.slots,
+            slots,
             settings.stream.max_rows_per_epoch,
         ),
     )

@@ -70,4 +70,4 @@ def _value(scalar: Any) -> object:
 def key_text(key: Sequence[object]) -> str:
     """A key as it is shown: its only column where that is text, else a JSON list of its columns."""
     only = key[0] if len(key) == 1 else None
-    return only if isinstance(only, str) else json.dumps(key, default=str)
+    return only if isinstance(only, str) else json.dumps(key, default=str, ensure_ascii=False)

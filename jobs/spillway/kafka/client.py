@@ -177,10 +177,14 @@ def unavailable(
     bootstrap: str, options: Options, error: BaseException
 ) -> KafkaUnavailable | OutOfFiles:
     """What to raise for an error of kafka-python, or of the network."""
-    return unanswered(
-        f"Kafka at {bootstrap} does not answer ({told(error, options)})",
-        f"{absent_remedy(bootstrap)}; check kafka.options, too",
-    )
+    what = f"Kafka at {bootstrap} does not answer ({told(error, options)})"
+    if listens(bootstrap, LOOK_CONNECT_S):
+        return unanswered(
+            f"{what}, though something listens there",
+            "see that it is a broker, and what the broker's log says; check "
+            "kafka.bootstrap_servers and kafka.options, too",
+        )
+    return unanswered(what, f"{absent_remedy(bootstrap)}; check kafka.options, too")
 
 
 def connected(kind: Any, bootstrap: str, config: Mapping[str, Any]) -> Any:
