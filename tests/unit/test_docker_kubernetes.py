@@ -379,7 +379,7 @@ def test_doctor_accepts_the_memory(release: Release, tmp_path: Path) -> None:
     )
     assert check.status == "ok", check
     query = load_query(str(tmp_path / settings.query) if "." in settings.query else settings.query)
-    assert machine.budget(settings, query).status == "ok"
+    assert machine.budget(settings, query, settings.state.slots).status == "ok"
 
 
 def test_cores_are_the_limits(release: Release, tmp_path: Path) -> None:
