@@ -161,7 +161,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Results against their limit",
-                "Of the session that has most, of results.max_per_session; 1: no row is read.",
+                "The greatest session's part of results.max_per_session; at 1 no row is read.",
                 [
                     ("spillway_results_limit_ratio@", "results"),
                     ("spillway_intake_held@", "no row is read"),

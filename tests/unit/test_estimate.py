@@ -290,6 +290,6 @@ def test_within_a_window_the_range_says_what_it_does_not_reckon_with(
     monkeypatch.setattr(terminal.out, "_width", 200)
     sample_from(monkeypatch, {"a": rows, "b": rows})
     told = explained(capsys, str(file), "--estimate", "--rows=3000")
-    assert ("a key is not reckoned with that one input is full of" in told) == bool(window)
+    assert ("the range does not allow for a key that one input is full of" in told) == bool(window)
     told = explained(capsys, str(file), "--estimate", "--rows=9000")
     assert "not reckoned with" not in told, "everything was read"

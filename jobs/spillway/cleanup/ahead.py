@@ -95,7 +95,7 @@ def look_ahead(
     if left and (again or work.ends is not None or len(spec.joins) > 1):
         add = None
     elif left:
-        tell(f"counting what {sealed.spilled_rows:,} spilled rows lack")
+        tell(f"counting the missing results of {sealed.spilled_rows:,} spilled rows")
         place = warehouse.folder("spill")
         index = SpillIndex.of([(file, row_groups(place, file, 0)) for file in files])
         doubtful = work.doubtful(warehouse, spec.root, streams)

@@ -179,8 +179,11 @@ def shares(
     task_bytes: int = TASK_BYTES,
 ) -> list[Share]:
     """Cut units of work, (n, range) of one join, into tasks of about equal bytes: as many as keep
-    the cores busy, but beyond `LEAST_TASKS_PER_CORE` no more than `READ_TWICE` allows. In the mean:
-    a task has from `task_bytes` to `MOST_TASK_BYTES`, and a border what lies across all borders."""
+    the cores busy, but beyond `LEAST_TASKS_PER_CORE` no more than `READ_TWICE` allows.
+
+    The bounds hold on average: a single task may have less than `task_bytes` or more than
+    `MOST_TASK_BYTES`, and tasks may read twice more than `READ_TWICE` where the borders that they
+    get are crossed by more row groups than most."""
     sizes = [int(index.groups.bytes_within(prefix.lo, prefix.hi)) for _, prefix in units]
     total = sum(sizes)
     across = bytes_across(index, [prefix for _, prefix in units])

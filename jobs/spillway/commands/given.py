@@ -147,7 +147,10 @@ def session_query(found: Settings, of: Any, session: str | None = None) -> Any:
 
 
 def warehouse(found: Settings) -> Any:
-    """The settings' warehouse, which must exist. Raises NoWarehouse."""
+    """The settings' warehouse, which must exist; PyArrow does without pandas from here on.
+
+    Raises NoWarehouse.
+    """
     from spillway.arrow_alone import arrow_alone
     from spillway.tables import opened
 

@@ -261,8 +261,8 @@ def _bytes_below(root: Path) -> int:
 
 def _available_memory(used: int = 0) -> int:
     """Bytes of memory that can be had: the machine's, or less where a container is limited; what
-    the state has taken (`used`) counts as free. Never more than there are in all: the state may be
-    charged to another group than this process's."""
+    the state has taken (`used`) counts as free. Never more than there is in all: the state may
+    be charged to another group than this process's."""
     available = int(psutil.virtual_memory().available)
     free = min([available, *(limit.free for limit in memory_limits())])
     return min(free + used, most_memory())

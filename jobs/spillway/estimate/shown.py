@@ -110,8 +110,8 @@ def _doubts(found: SessionEstimate) -> list[str]:
         )
     if found.misses_fan_out and not found.results.is_exact:
         said.append(
-            "Of a tree or within a window, a key is not reckoned with that one input is full of "
-            "and the sample of another lacks."
+            "Of a tree or within a window, the range does not allow for a key that one input is "
+            "full of and that the sample of another does not have."
         )
     if found.gap_offsets:
         said.append(

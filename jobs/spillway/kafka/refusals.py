@@ -1,7 +1,8 @@
 """Why a broker does not take a client: kafka-python tells its log, and raises a timeout.
 
 While a client connects, its log is listened to. What it says of each failed attempt is told apart:
-a certificate that one side does not trust, a password, a mechanism, a listener that speaks TLS.
+a certificate that one side does not trust, a password, a mechanism, a listener with TLS or a login
+where the client has none, or the other way round.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Refusals(logging.Handler):
         kinds = [_kind(said) for said in self._said]
         if set(kinds) - {*_SENT_AWAY, _NONE}:
             return True
-        return sum(map(kinds.count, _SENT_AWAY)) == max(len(kinds), OFTEN)
+        return len(kinds) >= OFTEN and _NONE not in kinds
 
     def why(self, options: Options) -> str:
         """Why the broker did not take the client, with the library's own words; empty where nobody

@@ -38,9 +38,10 @@ import pyarrow as pa
 from spillway.engine.groups import I64, U64, Bool
 from spillway.engine.join.batches import BATCH_BYTES, Joined
 from spillway.engine.join.kernel import Rows, join_batches, picked
-from spillway.engine.join.probe import distinct, first_of_each
+from spillway.engine.join.probe import distinct
 from spillway.engine.join.spec import JoinSpec
 from spillway.engine.spill.crossing import InputGenerations, crossing
+from spillway.engine.spill.generations import begins
 from spillway.engine.spill.pieces import PIECE_BYTES, loaded
 from spillway.engine.spill.source import SpilledRows, SpillSource, rows_of_input
 from spillway.engine.spill.unmatched import UnmatchedRows, unmatched_rows
@@ -64,13 +65,13 @@ def clean_ranges(
         raise ValueError("the ranges must be disjoint and in ascending order")
     for first, last, parts in loaded(source, ranges, piece_bytes):
         spilled = generations(source, parts)
-        lacking = without_optional(source, parts)
+        unmatched = without_optional(source, parts)
         parts.clear()  # what is not needed any more does not wait in memory for the next piece
         for i, prefix in enumerate(ranges[first:last], first):
             for batch in missing(source, spilled, prefix.lo, prefix.hi, batch_bytes=batch_bytes):
                 yield i, batch
-            if lacking is not None:
-                for batch in lacking.between(prefix.lo, prefix.hi, batch_bytes):
+            if unmatched is not None:
+                for batch in unmatched.between(prefix.lo, prefix.hi, batch_bytes):
                     yield i, batch
 
 
@@ -133,15 +134,6 @@ def productive(hashes: U64, epochs: I64, input_: I64, inputs: range) -> list[tup
         at = np.flatnonzero(wanted & (input_ == i))
         found.append((order[at], generation[at]))
     return found
-
-
-def begins(hashes: U64, epochs: I64) -> tuple[Bool, Bool]:
-    """Where the rows of a hash begin, and where those of one of its generations do, bool (n,) each.
-
-    Rows (n,) come in the order of hashes, then epochs.
-    """
-    of_hash = first_of_each(hashes)
-    return of_hash, of_hash | first_of_each(epochs)
 
 
 def missing(

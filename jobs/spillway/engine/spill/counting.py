@@ -18,9 +18,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spillway.engine.groups import I64, U64, Bool
+from spillway.engine.groups import I64, U64, range_index
+from spillway.engine.join.probe import first_of_each
 from spillway.engine.join.spec import JoinSpec
-from spillway.engine.spill.cleanup import begins
+from spillway.engine.spill.generations import begins
 from spillway.engine.spill.pieces import estimated_weights, packed
 from spillway.engine.spill.source import SpillSource, alive
 from spillway.engine.spill.unmatched import unmatched_counts
@@ -57,22 +58,13 @@ def results_to_add(
     for first, last, _ in packed(estimated_weights(near, ranges), piece_bytes):
         window = ranges[first:last]
         hashes, epochs, inputs = _rows(source, window[0].lo, window[-1].hi)
-        wanted = _within(hashes, window)
+        wanted = range_index(hashes, window) >= 0
         hashes, epochs, inputs = hashes[wanted], epochs[wanted], inputs[wanted]
         missing += missing_of(hashes, epochs, inputs, source.inputs)
         if join.is_outer:
             own = inputs - source.inputs.start
             unmatched += unmatched_of(hashes, own, join, source.doubtful)
     return ToAdd(missing, unmatched)
-
-
-def _within(hashes: U64, ranges: Sequence[Prefix]) -> Bool:
-    """Which hashes are of one of the ranges, bool (n,)."""
-    lows = np.array([each.lo for each in ranges], dtype=np.uint64)
-    lasts = np.array([each.hi - 1 for each in ranges], dtype=np.uint64)
-    at = np.searchsorted(lows, hashes, side="right") - 1
-    found: Bool = (at >= 0) & (hashes <= lasts[at])
-    return found
 
 
 def _rows(source: SpillSource, lo: int, hi: int) -> tuple[U64, I64, I64]:
@@ -109,7 +101,7 @@ def unmatched_of(hashes: U64, inputs: I64, join: JoinSpec, doubtful: Collection[
     if not len(hashes):
         return 0
     order = np.argsort(hashes, kind="stable")
-    starts = np.flatnonzero(np.diff(hashes[order], prepend=~hashes[order[:1]]))
+    starts = np.flatnonzero(first_of_each(hashes[order]))
     counts = _counted(inputs[order], starts, range(len(join.inputs)))
     return _products(unmatched_counts(join, counts, doubtful))
 

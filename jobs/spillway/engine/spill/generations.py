@@ -22,7 +22,17 @@ from functools import cached_property
 import numpy as np
 
 from spillway.engine.groups import I64, U64, Bool, CutIndex
+from spillway.engine.join.probe import first_of_each
 from spillway_schemas.journal import HASH_BITS, Prefix
+
+
+def begins(hashes: U64, epochs: I64) -> tuple[Bool, Bool]:
+    """Where the rows of a hash begin, and where those of one of its generations do, bool (n,) each.
+
+    Rows (n,) come in the order of hashes, then epochs.
+    """
+    of_hash = first_of_each(hashes)
+    return of_hash, of_hash | first_of_each(epochs)
 
 
 class GenerationEnds:

@@ -11,7 +11,7 @@ Invariants:
   that is larger than a piece, hashes are read before the rows, to see how many each range has, and
   once more for each range that is cut.
 
-Failure paths: those of `spillway.engine.spill.source`.
+Failure paths: a spill file that is missing or damaged raises `SpillDamaged`, which names it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def loaded(
     Cut by what row groups hold if their hashes are spread evenly. A piece that turns out to have
     more is put down, and cut again by the hashes themselves. Once one has much less, so are all
     that come after it: else each would read, for few rows, the row groups that reach over it.
-    Whoever has done with a piece empties its list, which is held here, too.
+    A caller that is done with a piece empties its list: the generator still holds it.
     """
     if not ranges:
         return
@@ -255,7 +255,7 @@ def load(
     read beyond their `hi`.
 
     Raises `PieceTooLarge` once the rows have more than `size` allows, which counts them;
-    `straddling` then lacks rows, and is of no use any more.
+    `straddling` has then lost rows, and must not be used again.
     """
     near = source.touching(lo, hi)
     columns = ("input", "key_hash", "epoch", "partition", "offset")
@@ -273,12 +273,12 @@ def load(
             table = alive(source.voided, table)
         inputs, epochs = table["input"].to_numpy(), table["epoch"].to_numpy()
         hashes = table["key_hash"].to_numpy().view(np.uint64)
+        if source.ends is not None:
+            epochs = source.ends.of(hashes, epochs)
         # Our own row groups have one epoch and one input; others are exact, too, only slower.
         for input_ in _distinct(inputs):
             row = table[row_column(source.spec, input_)]
             rest = table.select(["partition", "offset"]).append_column("row", row)
-            if source.ends is not None:
-                epochs = source.ends.of(hashes, epochs)
             for epoch in _distinct(epochs[inputs == input_]):
                 mask: Bool = (epochs == epoch) & (inputs == input_)
                 parts.append(SpilledRows(file, epoch, input_, hashes, rest).only(mask))
