@@ -90,19 +90,19 @@ def _limits(line: str, mounted: Path) -> Iterator[MemoryLimit]:
     if (found := _place(line, mounted)) is None:
         return
     base, group, is_second = found
-    most, used, of_all = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"
+    most, used, prefix = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"
     if is_second:
-        most, used, of_all = "memory.max", "memory.current", ""
+        most, used, prefix = "memory.max", "memory.current", ""
     for each in (group, *group.parents):
         folder = base / str(each).lstrip("/")
         try:
             limit = int((folder / most).read_text())
             if limit < NONE:
                 now = int((folder / used).read_text())
-                # What was read more than once is "active": it is dropped, too, if need be.
-                kept = (f"{of_all}inactive_file", f"{of_all}active_file")
-                read = sum(_figure(folder / "memory.stat", name) for name in kept)
-                yield MemoryLimit(limit, now - read)
+                # Pages of files. Those used more than once are "active": dropped, too, if need be.
+                files = (f"{prefix}inactive_file", f"{prefix}active_file")
+                droppable = sum(_figure(folder / "memory.stat", name) for name in files)
+                yield MemoryLimit(limit, now - droppable)
         except (OSError, ValueError):  # no such file, or the word `max`
             continue
 

@@ -245,6 +245,7 @@ def test_what_is_hardly_known_is_called_rough() -> None:
         gap_offsets=121_001,
         first_ms=0,
         last_ms=1_000,
+        allows_for_unmet=False,
     )
     lines: list[Any] = list(shown.as_tables(guess).renderables)
     text = " ".join(line for line in lines if isinstance(line, str))
@@ -252,6 +253,7 @@ def test_what_is_hardly_known_is_called_rough() -> None:
     assert "up to 3,000,000 or so, and more where a key's rows come one after the other" in text
     assert "19 of 20" not in text, "what such a sample says is no range"
     assert "This is a rough guess" in text
+    assert "of a tree whose joins have different keys, the range does not allow for a key" in text
     assert "within 130,000 offsets of a partition" in text
     assert "1970-01-01 00:00:00 UTC to 1970-01-01 00:00:01 UTC" in text
 

@@ -46,7 +46,7 @@ def why(*said: str, **options: str) -> str:
         ([SENT_AWAY, ALERT], "rejects this client's certificate, or requires one"),
         ([UNTRUSTED], "not signed by an authority that this client trusts"),
         (["[SSL: WRONG_VERSION_NUMBER] wrong version number"], "speaks no TLS"),
-        ([NO_TLS], "ends the TLS handshake, as one does that speaks no TLS"),
+        ([NO_TLS], "ends the TLS handshake, as a broker without TLS does"),
         ([NO_LOGIN, SENT_AWAY], "takes no login at this address"),
     ],
 )
@@ -65,7 +65,7 @@ def test_what_was_said_is_told_in_words(said: list[str], meaning: str) -> None:
     ],
 )
 def test_who_is_sent_away_without_a_word(protocol: str, wants: str) -> None:
-    assert f"as one does that wants {wants}" in why(SENT_AWAY, security_protocol=protocol)
+    assert f"as a broker does that wants {wants}" in why(SENT_AWAY, security_protocol=protocol)
     assert "wants TLS or a login" in why(SENT_AWAY)
 
 

@@ -98,7 +98,7 @@ def test_an_optional_stream_is_drawn_as_one() -> None:
 
 
 def test_an_estimate_says_what_is_not_in_it() -> None:
-    guess = SessionEstimate((), Estimate(5, 4, 6), ("k",), (), 0, None, None, ("a", "b"))
+    guess = SessionEstimate((), Estimate(5, 4, 6), ("k",), (), 0, None, None, True, ("a", "b"))
     console = Console(width=200)
     with console.capture() as told:
         console.print(as_tables(guess))

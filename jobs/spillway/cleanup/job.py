@@ -150,7 +150,7 @@ def run_cleanup(
             commit_deferred(start_spark, warehouse, spec, work, source, again, tell)
         spilled = sum(spilled_now(warehouse, session).values())
         mine = workers(spilled) if workers else ClusterWorkers(start_spark(), session)
-        run = _Run(
+        run = _CleanupRun(
             mine,
             warehouse,
             spec,
@@ -253,7 +253,7 @@ def commit_deferred(
     warehouse.apply_deferred(session, files)
 
 
-class _Run:
+class _CleanupRun:
     """One run over the ranges that are left."""
 
     def __init__(

@@ -109,7 +109,7 @@ def run_clean(task: CleanTask) -> list[RangeDone] | SpillDamaged | StorageError:
         piece_bytes=task.piece_bytes,
         batch_bytes=task.batch_bytes,
     )
-    ahead = _Ahead(found)
+    ahead = _RangeBatches(found)
     done = []
     for position, (n, _) in enumerate(task.units):
         began = time.perf_counter()
@@ -162,7 +162,7 @@ def _written(task: CleanTask, n: int, found: Iterable[Joined]) -> list[FileRecor
     )
 
 
-class _Ahead:
+class _RangeBatches:
     """Hands out the batches of one range after the other."""
 
     def __init__(self, found: Iterator[tuple[int, Joined]]) -> None:

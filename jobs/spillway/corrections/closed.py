@@ -57,7 +57,7 @@ def closed_session(warehouse: Warehouse, session: str, fingerprint: str) -> Clos
     if genesis.outer:
         raise CorrectionRefused(
             "the query has optional streams: a late row may be the one that an unmatched result "
-            "lacks, and results are never taken back. Make the day again, see the runbook, `Make a "
+            "lacks, and results are never taken back. Make the day again: runbook, `Make a "
             "day again`"
         )
     if genesis.carry:
@@ -72,7 +72,7 @@ def closed_session(warehouse: Warehouse, session: str, fingerprint: str) -> Clos
         if sealed.lost_to or any(each.event == "accepted" for each in events):
             raise CorrectionRefused(
                 f"{session} has an accepted loss, so it is never proved complete, and what a "
-                "correction adds is known only beside a complete day. Make the day again, see the "
+                "correction adds is known only beside a complete day. Make the day again: "
                 "runbook, `Make a day again`"
             )
         raise CorrectionRefused(

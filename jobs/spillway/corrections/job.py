@@ -135,7 +135,7 @@ def run_correction(
         result_schema(spec), spill_schema(spec), changes=bool(closed.state.before)
     )
     revisions = SessionRevisions(warehouse, session, closed.sealed.results + closed.cleaned)
-    run = _Run(start_spark, warehouse, spec, closed, revisions, source, tree, tell)
+    run = _CorrectionRun(start_spark, warehouse, spec, closed, revisions, source, tree, tell)
     finished: list[Revision] = []
     for _ in range(ATTEMPTS):
         kept = revisions.kept()
@@ -183,7 +183,7 @@ def _since(began: float) -> float:
     return round(time.monotonic() - began, 3)
 
 
-class _Run:
+class _CorrectionRun:
     """One run over the revisions of a session."""
 
     def __init__(

@@ -102,10 +102,11 @@ class SessionEstimate:
     first_ms: int | None
     """Kafka's time of the oldest sampled row, ms since 1970; None: there was none."""
     last_ms: int | None
+    allows_for_unmet: bool
+    """The range allows for keys that one input's sample lacks and another's is full of
+    (`counting.unmet`)."""
     optional: tuple[str, ...] = ()
     """Leaves that results may lack; those that do are not in the estimate."""
-    misses_fan_out: bool = False
-    """The range does not reckon with a row that the sample lacks and that has many results."""
 
 
 def estimated(settings: Settings, query: Query, session: str | None, rows: int) -> SessionEstimate:
@@ -134,18 +135,18 @@ def estimated(settings: Settings, query: Query, session: str | None, rows: int) 
         ]
     samples = [sample for sample, _, _ in read]
     found = counted(query, values, samples)
-    more = unmet(query, values, samples)
+    most = unmet(query, values, samples)
     times = [each for _, _, times in read for each in times]
     return SessionEstimate(
         leaves=tuple(leaf for _, leaf, _ in read),
-        results=total(found, samples, unmet=more or 1.0),
+        results=total(found, samples, unmet=most or 1.0),
         names=tuple(name for name, _ in values.root),
         keys=tuple(largest(found, samples, KEYS)),
         gap_offsets=max(each.gap_offsets for each in draws),
         first_ms=min(times, default=None),
         last_ms=max(times, default=None),
         optional=query.optional,
-        misses_fan_out=more is None,
+        allows_for_unmet=most is not None,
     )
 
 

@@ -11,15 +11,15 @@ rows as they are; what comes from several leaves' choices together is counted in
 the sum is rather too large than too small. Estimates are skewed (a sample seldom has far too many
 results, but often lacks the few keys that matter), so the range is one of the logarithm: S / f,
 divided and multiplied by a factor. Its upper end also has what a sample can miss altogether: of
-3 / f results that have nothing to do with each other, one in twenty samples has none. Results of
-one row have much to do with each other: where other leaves have u sampled rows (or combinations of
-them) of a key of which leaf i's sample has none, leaf i may still have 3 / f_i rows of it, and they
-give 3 u / f results. So it is 3 u / f, for the largest u of such a key (`counting.unmet`).
+3 / f results that have nothing to do with each other, one in twenty samples has none. But results
+of one row come together. Suppose that leaf i's sample lacks a key of which the other leaves have u
+sampled rows, or combinations of rows. Leaf i may still have 3 / f_i rows of it, which give 3 u / f
+results. So the upper end has 3 u / f, for the largest such u (`counting.unmet`).
 
 Known limitation: rows of a key that come one after the other are missed together. Where the blocks
 of several leaves seldom hold the same keys, a sample may have no result though there are more than
 3 u / f: with keys that occur once, in the same order in two topics of n rows, of which r are read,
-where r^2 / 128 n is less than 3. What is told of a sample without results is no range.
+where r^2 / 128 n is less than 3. For a sample without results no range is given.
 
 A key is named because it has most in the sample, so mostly more than its part, and the more so the
 more keys there were to choose from. Of K keys one is as far off as one in K is. So the lower end of

@@ -108,10 +108,11 @@ def _doubts(found: SessionEstimate) -> list[str]:
             "This is a rough guess: few results have all of their rows in the sample. "
             "Read more with --rows."
         )
-    if found.misses_fan_out and not found.results.is_exact:
+    if not found.allows_for_unmet and not found.results.is_exact:
         said.append(
-            "Of a tree or within a window, the range does not allow for a key that one input is "
-            "full of and that the sample of another does not have."
+            "Within a window, and of a tree whose joins have different keys, the range does not "
+            "allow for a key that one input is full of and that the sample of another does not "
+            "have."
         )
     if found.gap_offsets:
         said.append(

@@ -10,22 +10,34 @@ from __future__ import annotations
 import logging
 import re
 from types import TracebackType
+from typing import NamedTuple
 
 from spillway_schemas.secret import Options, hide, revealed
 
 _FAILED = re.compile(r"connection to \S+ failed: (.*?)(?: \(backoff .*)?$", re.DOTALL)
+
+
+class _Kind(NamedTuple):
+    """A reason why a broker does not take a client."""
+
+    pattern: str
+    meaning: str
+    is_silent: bool = False
+    """The broker said nothing: one that is starting or stopping ends connections, too."""
+
+
 _KINDS = (
-    (
+    _Kind(
         r"CERTIFICATE_VERIFY_FAILED",
         "its certificate is not signed by an authority that this client trusts",
     ),
-    (r"alert|bad certificate", "it rejects this client's certificate, or requires one"),
-    (r"SaslAuthenticationFailed", "the user or the password is wrong"),
-    (r"UnsupportedSaslMechanism", "it has no such sasl.mechanism"),
-    (r"IllegalSaslState", "it takes no login at this address: security.protocol without SASL"),
-    (r"WRONG_VERSION_NUMBER", "it speaks no TLS"),
-    (r"UNEXPECTED_EOF", "it ends the TLS handshake, as one does that speaks no TLS"),
-    (r"socket disconnected", "it ends the connection, as one does that wants {}"),
+    _Kind(r"alert|bad certificate", "it rejects this client's certificate, or requires one"),
+    _Kind(r"SaslAuthenticationFailed", "the user or the password is wrong"),
+    _Kind(r"UnsupportedSaslMechanism", "it has no such sasl.mechanism"),
+    _Kind(r"IllegalSaslState", "it takes no login at this address: security.protocol without SASL"),
+    _Kind(r"WRONG_VERSION_NUMBER", "it speaks no TLS"),
+    _Kind(r"UNEXPECTED_EOF", "it ends the TLS handshake, as a broker without TLS does", True),
+    _Kind(r"socket disconnected", "it ends the connection, as a broker does that wants {}", True),
 )
 """In the order in which they are believed: who has a wrong password is sent away, too."""
 _MORE = {
@@ -33,8 +45,6 @@ _MORE = {
     "SSL": "a login (security.protocol = SASL_SSL) or a client's certificate",
 }
 _OTHER = "TLS, or another user or password"
-_SENT_AWAY = (len(_KINDS) - 2, len(_KINDS) - 1)
-"""Those in which the broker said nothing: one that is starting or stopping does that, too."""
 _NONE = len(_KINDS)
 OFTEN = 4
 
@@ -67,23 +77,23 @@ class Refusals(logging.Handler):
     def is_certain(self) -> bool:
         """Whether trying again does not help: a broker has said what it does not take, or has ended
         connection after connection (of a wrong password the client often sees no more)."""
-        kinds = [_kind(said) for said in self._said]
-        if set(kinds) - {*_SENT_AWAY, _NONE}:
+        known = [_KINDS[place] for place in map(_place, self._said) if place != _NONE]
+        if not all(kind.is_silent for kind in known):
             return True
-        return len(kinds) >= OFTEN and _NONE not in kinds
+        return OFTEN <= len(known) == len(self._said)
 
     def why(self, options: Options) -> str:
         """Why the broker did not take the client, with the library's own words; empty where nobody
         answered. Without the secrets in `options`."""
-        said = min(self._said, key=_kind, default="")
-        if (kind := _kind(said)) == _NONE:
+        said = min(self._said, key=_place, default="")
+        if (place := _place(said)) == _NONE:
             return ""
         protocol = revealed(options).get("security.protocol", "PLAINTEXT").upper()
-        meaning = _KINDS[kind][1].format(_MORE.get(protocol, _OTHER))
+        meaning = _KINDS[place].meaning.format(_MORE.get(protocol, _OTHER))
         return hide(f"{meaning} ({said})", options)
 
 
-def _kind(said: str) -> int:
+def _place(said: str) -> int:
     """Which of `_KINDS` a line of the log is of; `_NONE`: of none."""
-    found = (n for n, (each, _) in enumerate(_KINDS) if re.search(each, said, re.IGNORECASE))
+    found = (n for n, kind in enumerate(_KINDS) if re.search(kind.pattern, said, re.IGNORECASE))
     return next(found, _NONE)

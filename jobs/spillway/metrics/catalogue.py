@@ -77,7 +77,7 @@ CATALOGUE: tuple[Family, ...] = (
         "spillway_results_limit_ratio",
         "gauge",
         (),
-        "The results of the session that has most, of those that are not sealed, as a part of "
+        "The most results that a session which is not sealed has, as a part of "
         "results.max_per_session. Not there without a limit.",
     ),
     Family(

@@ -35,8 +35,8 @@ def intake_held(state: JournalState) -> str:
 
 
 def limit_ratio(state: JournalState) -> float | None:
-    """The results of the session that has most, of those that are not sealed, as a part of the
-    limit: 1 or more where `intake_held`. None: there is no limit."""
+    """The most results that a session which is not sealed has, as a part of the limit: 1 or more
+    where `intake_held`. None: there is no limit."""
     if not state.max_results:
         return None
     return max(each.results for each in state.sessions) / state.max_results

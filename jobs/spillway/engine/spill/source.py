@@ -24,6 +24,7 @@ from spillway.engine.groups import U64, Bool
 from spillway.engine.join.tree import TreeSpec
 from spillway.engine.spill.generations import GenerationEnds, VoidedCuts
 from spillway.engine.spill.spillfile import (
+    MIXED,
     RowGroups,
     SpillDamaged,
     SpillFile,
@@ -87,7 +88,7 @@ class SpillSource:
     def touching(self, lo: int, hi: int) -> RowGroups:
         """Row groups that may hold rows of the operator with a hash in [lo, hi)."""
         near = self.index.groups.touching(lo, hi)
-        return near.pick((near.operator == self.operator) | (near.operator == -1))
+        return near.pick((near.operator == self.operator) | (near.operator == MIXED))
 
     def rows(
         self, near: RowGroups, lo: int, hi: int, columns: Sequence[str], *, whole: bool = False
@@ -100,7 +101,7 @@ class SpillSource:
         for file, input_ in np.unique(np.stack([near.file, near.input]), axis=1).T.tolist():
             wanted = columns
             if whole:
-                inputs = self.inputs if input_ < 0 else [input_]
+                inputs = self.inputs if input_ == MIXED else [input_]
                 wanted = (*columns, *(row_column(self.spec, i) for i in inputs))
             groups = near.group[(near.file == file) & (near.input == input_)].tolist()
             for group, table in read_rows(

@@ -283,6 +283,10 @@ class SpillFile:
     """`sha256:<hex>` from the journal; empty when it is not known."""
 
 
+MIXED = -1
+"""A row group has rows of several operators, or of several inputs."""
+
+
 @dataclass(frozen=True)
 class RowGroups:
     """The row groups of several spill files, as arrays of one length. Picklable."""
@@ -291,9 +295,9 @@ class RowGroups:
     """Position of the file in a list that the owner keeps."""
     group: I64
     operator: I64
-    """-1 when a row group mixes operators (no writer of ours does so)."""
+    """`MIXED` when a row group has several (no writer of ours does so)."""
     input: I64
-    """-1 when it mixes inputs."""
+    """`MIXED` when it has several."""
     lo: U64
     """Least unsigned hash."""
     hi: U64
@@ -406,9 +410,9 @@ def _row_groups(folder: Folder, file: SpillFile, position: int, metadata: Any) -
 
 
 def _only(groups: Sequence[Any], column: int) -> I64:
-    """Each row group's one value of a column of numbers; -1 where there are several."""
+    """Each row group's one value of a column of numbers; `MIXED` where there are several."""
     found = [group.column(column).statistics for group in groups]
-    same = [s.min if s and s.has_min_max and s.min == s.max else -1 for s in found]
+    same = [s.min if s and s.has_min_max and s.min == s.max else MIXED for s in found]
     return np.array(same, np.int64)
 
 
