@@ -140,7 +140,7 @@ def test_a_limit_that_is_really_reached_is_told(tmp_path: Path) -> None:
             f"given = {{'state.root': {str(tmp_path)!r}, 'state.budget_bytes': '1GiB'}}\n"
             "settings = load_settings(None, given | {'state.slots': 2}, environ={})[0]\n"
             "machine._is_memory = lambda _: True\n"
-            "for check in machine.memory(settings):\n"
+            "for check in machine.memory(settings, settings.state.slots):\n"
             "    print(check.status, check.what)\n"
         )
     killed, said, again, warned, refused = told.splitlines()
